@@ -1,0 +1,42 @@
+# make report   precision report of the built-in kernels on the CPU
+# make test     the whole test suite
+# make lint     ruff and mypy
+# Each makes its own .venv first, and installs again only when pyproject.toml or
+# constraints.txt changed.
+
+PYTHON ?= python3
+WORKERS ?= 2
+REPORT ?= out/report
+
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help report test lint clean
+
+help:
+	@sed -n 's/^# make/make/p' Makefile
+
+$(INSTALLED): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	    echo "scancheck needs Python 3.11 or newer, and $(PYTHON) is not one: $$($(PYTHON) --version 2>&1)." >&2; \
+	    echo "Name another interpreter: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; \
+	    exit 1; }
+	test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[dev,flint,mambapy]'
+	@touch $@
+
+report: $(INSTALLED)
+	$(BIN)/scancheck report -o $(REPORT)
+
+test: $(INSTALLED)
+	$(BIN)/python -m pytest -n $(WORKERS)
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy --strict -p scancheck
+
+clean:
+	rm -rf $(VENV) build dist out *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,144 @@
+"""Balls in fp64: a value with a radius that is sure to hold the exact number.
+
+Radii are first computed without directed rounding. Every term of a radius is
+non-negative, so n operations leave a relative error below n 2**-53 in it;
+`certified_radius` makes good for that once, at the end (numerics 2.12).
+"""
+
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scancheck.oracles.numbers import ArrayNumber
+
+FloatArray = NDArray[np.float64]
+
+U64 = 2.0**-53  # unit roundoff of fp64
+TINY = 2.0**-1074  # smallest subnormal: covers a rounding in the subnormal range
+# NumPy's exp, log1p and expm1 claim less than one ulp (2 u) on every platform; 4 u
+# leaves room for the vector libraries it may be built with.
+FUNCTION_ERROR = 4 * U64
+# Safety of radii against their own rounding, for up to 3e6 operations (numerics 2.12).
+INFLATION = 1.0 + 1e-9
+
+
+class Ball(ArrayNumber):
+    """Values and radii, float64 arrays of one shape."""
+
+    __slots__ = ()
+
+    @property
+    def value(self) -> FloatArray:
+        """Centres."""
+        return self.components[0]
+
+    @property
+    def radius(self) -> FloatArray:
+        """Radii, before the inflation of `certified_radius`."""
+        return self.components[1]
+
+    def __add__(self, other: Self) -> Self:
+        value = self.value + other.value
+        return self.like(value, self.radius + other.radius + U64 * np.abs(value))
+
+    @property
+    def exact(self) -> bool:
+        """Whether the radius is one repeated zero, as `exact_ball` makes it."""
+        radius = self.radius
+        return radius.size > 0 and not any(radius.strides) and radius.flat[0] == 0.0
+
+    def __mul__(self, other: Self) -> Self:
+        value = self.value * other.value
+        # In place where it can be: the passes over memory are the cost.
+        radius = np.abs(value)
+        radius *= U64
+        radius += TINY
+        if not other.exact:
+            radius += np.abs(self.value) * other.radius
+        if not self.exact:
+            reach = np.abs(other.value)
+            radius += self.radius * (reach if other.exact else reach + other.radius)
+        return self.like(value, radius)
+
+    def __neg__(self) -> Self:
+        return self.like(-self.value, self.radius)
+
+    def one_minus(self) -> Self:
+        """1 - x."""
+        value = 1.0 - self.value
+        return self.like(value, self.radius + U64 * np.abs(value))
+
+    def exp(self) -> Self:
+        """exp(x): the radius grows by expm1 of the argument's."""
+        value = np.exp(self.value)
+        radius = _expm1_above(self.radius)
+        radius += FUNCTION_ERROR
+        radius *= value
+        radius += TINY
+        return self.like(value, radius)
+
+    def softplus(self) -> Self:
+        """log(1 + exp(x)) = max(x, 0) + log1p(exp(-|x|)); its slope is sigmoid(x)."""
+        x = self.value
+        value = np.maximum(x, 0.0) + np.log1p(np.exp(-np.abs(x)))
+        slope = _sigmoid(x + self.radius)
+        # exp, log1p (condition below 1) and one addition of non-negative terms.
+        own = 2 * FUNCTION_ERROR + 2 * U64
+        return self.like(value, slope * (1 + 1e-12) * self.radius + own * value + TINY)
+
+    def sigmoid(self) -> Self:
+        """1 / (1 + exp(-x)); |d log sigmoid / dx| < 1."""
+        value = _sigmoid(self.value)
+        own = FUNCTION_ERROR + 3 * U64
+        spread = _expm1_above(self.radius)
+        return self.like(value, value * (spread + 2 * own) + TINY)
+
+    def silu(self) -> Self:
+        """x sigmoid(x)."""
+        return self * self.sigmoid()
+
+    def silu_slope(self) -> Self:
+        """d silu / dx = s (1 + x (1 - s)) with s = sigmoid(x), 1 - s = sigmoid(-x)."""
+        rise = self * (-self).sigmoid()
+        one = self.like(np.ones_like(rise.value), np.zeros_like(rise.value))
+        return self.sigmoid() * (one + rise)
+
+    def sum(self, axis: int | tuple[int, ...]) -> Self:
+        """The sum over axes; any order of n terms costs (n - 1) u sum |x| at most."""
+        value = np.sum(self.value, axis)
+        axes = (axis,) if isinstance(axis, int) else axis
+        terms = int(np.prod([self.shape[a] for a in axes]))
+        magnitude = np.sum(np.abs(self.value), axis)
+        return self.like(
+            value, np.sum(self.radius, axis) + terms * U64 * 1.0001 * magnitude
+        )
+
+
+def _expm1_above(radius: FloatArray) -> FloatArray:
+    """A new array, nowhere below expm1(radius): r + r^2 holds up to r = 1.79."""
+    if radius.size and float(np.max(radius)) < 1.0:
+        above = radius * radius
+        above += radius
+    else:
+        above = np.expm1(radius)
+    above *= 1.0 + 4 * FUNCTION_ERROR
+    return above
+
+
+def _sigmoid(x: FloatArray) -> FloatArray:
+    """The logistic function without overflow on either side."""
+    shrunk = np.exp(-np.abs(x))
+    return np.where(x >= 0, 1.0, shrunk) / (1.0 + shrunk)
+
+
+def exact_ball(value: FloatArray) -> Ball:
+    """Stored values, known exactly: one zero, repeated, is their radius."""
+    return Ball(value, np.broadcast_to(0.0, value.shape))
+
+
+def certified_radius(ball: Ball) -> FloatArray:
+    """Rigorous radii; NaN and overflow become infinity, so nothing is certified."""
+    radius = ball.radius * INFLATION
+    bad = ~np.isfinite(ball.value) | np.isnan(radius)
+    return np.where(bad, np.inf, radius)

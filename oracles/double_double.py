@@ -1,0 +1,212 @@
+"""Rung R2's numbers: double-doubles with radii, as arrays over compiled loops.
+
+A `DoubleDouble` holds hi + lo, about 106 bits, and a radius. The arithmetic and its
+error bounds are in `double_word` and `double_word_functions`.
+"""
+
+from collections.abc import Callable
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scancheck.oracles import double_word, double_word_functions
+from scancheck.oracles.jit import jit
+from scancheck.oracles.numbers import ArrayNumber
+
+FloatArray = NDArray[np.float64]
+
+# Ten roundings at most go into a radius per step of a recurrence, each 2**-53: this
+# makes good for 5e7 steps.
+INFLATION = 1.0 + 2.0**-24
+
+_add = double_word.add
+_multiply = double_word.multiply
+_exp = double_word_functions.exp
+_softplus = double_word_functions.softplus
+_sigmoid = double_word_functions.sigmoid
+
+
+@jit()
+def _add_all(
+    xh: FloatArray,
+    xl: FloatArray,
+    xr: FloatArray,
+    yh: FloatArray,
+    yl: FloatArray,
+    yr: FloatArray,
+    zh: FloatArray,
+    zl: FloatArray,
+    zr: FloatArray,
+) -> None:
+    for i in range(zh.size):
+        zh[i], zl[i], zr[i] = _add(xh[i], xl[i], xr[i], yh[i], yl[i], yr[i])
+
+
+@jit()
+def _multiply_all(
+    xh: FloatArray,
+    xl: FloatArray,
+    xr: FloatArray,
+    yh: FloatArray,
+    yl: FloatArray,
+    yr: FloatArray,
+    zh: FloatArray,
+    zl: FloatArray,
+    zr: FloatArray,
+) -> None:
+    for i in range(zh.size):
+        zh[i], zl[i], zr[i] = _multiply(xh[i], xl[i], xr[i], yh[i], yl[i], yr[i])
+
+
+@jit()
+def _exp_all(
+    xh: FloatArray,
+    xl: FloatArray,
+    xr: FloatArray,
+    zh: FloatArray,
+    zl: FloatArray,
+    zr: FloatArray,
+) -> None:
+    for i in range(zh.size):
+        zh[i], zl[i], zr[i] = _exp(xh[i], xl[i], xr[i])
+
+
+@jit()
+def _softplus_all(
+    xh: FloatArray,
+    xl: FloatArray,
+    xr: FloatArray,
+    zh: FloatArray,
+    zl: FloatArray,
+    zr: FloatArray,
+) -> None:
+    for i in range(zh.size):
+        zh[i], zl[i], zr[i] = _softplus(xh[i], xl[i], xr[i])
+
+
+@jit()
+def _sigmoid_all(
+    xh: FloatArray,
+    xl: FloatArray,
+    xr: FloatArray,
+    zh: FloatArray,
+    zl: FloatArray,
+    zr: FloatArray,
+) -> None:
+    for i in range(zh.size):
+        zh[i], zl[i], zr[i] = _sigmoid(xh[i], xl[i], xr[i])
+
+
+class DoubleDouble(ArrayNumber):
+    """hi + lo and a radius, float64 arrays of one shape; hi = RN(hi + lo)."""
+
+    __slots__ = ()
+
+    @property
+    def hi(self) -> FloatArray:
+        """The values, rounded to float64."""
+        return self.components[0]
+
+    @property
+    def lo(self) -> FloatArray:
+        """What hi leaves of the values."""
+        return self.components[1]
+
+    @property
+    def radius(self) -> FloatArray:
+        """Radii, before the inflation of `certified_radius`."""
+        return self.components[2]
+
+    def __add__(self, other: Self) -> Self:
+        return self._elementwise(_add_all, other)
+
+    def __mul__(self, other: Self) -> Self:
+        return self._elementwise(_multiply_all, other)
+
+    def __neg__(self) -> Self:
+        return self.like(-self.hi, -self.lo, self.radius)
+
+    def one_minus(self) -> Self:
+        """1 - x."""
+        return self._one() + -self
+
+    def exp(self) -> Self:
+        """exp(x)."""
+        return self._elementwise(_exp_all)
+
+    def softplus(self) -> Self:
+        """log(1 + exp(x))."""
+        return self._elementwise(_softplus_all)
+
+    def sigmoid(self) -> Self:
+        """1 / (1 + exp(-x))."""
+        return self._elementwise(_sigmoid_all)
+
+    def silu(self) -> Self:
+        """x sigmoid(x)."""
+        return self * self.sigmoid()
+
+    def silu_slope(self) -> Self:
+        """d silu / dx = s (1 + x (1 - s)) with s = sigmoid(x), 1 - s = sigmoid(-x)."""
+        return self.sigmoid() * (self._one() + self * (-self).sigmoid())
+
+    def sum(self, axis: int | tuple[int, ...]) -> Self:
+        """The sum over axes, pairwise."""
+        axes = (axis,) if isinstance(axis, int) else axis
+        total = self
+        for one in sorted((a % len(self.shape) for a in axes), reverse=True):
+            total = _summed(total, one)
+        return total
+
+    def _one(self) -> Self:
+        return self.like(*exact_double_double(np.ones(self.shape)).components)
+
+    def _elementwise(self, loop: Callable[..., None], *others: Self) -> Self:
+        """A compiled loop over the entries of this number and others, broadcast."""
+        shape = np.broadcast_shapes(self.shape, *(other.shape for other in others))
+        flat = [
+            np.ascontiguousarray(np.broadcast_to(part, shape)).reshape(-1)
+            for number in (self, *others)
+            for part in number.components
+        ]
+        out = [np.empty(flat[0].size) for _ in range(3)]
+        loop(*flat, *out)
+        return self.like(*(part.reshape(shape) for part in out))
+
+
+def _summed(number: Any, axis: int) -> Any:
+    """The sum over one axis: halves are added to each other until one is left."""
+    front = (slice(None),) * axis
+    size = number.shape[axis]
+    if size == 0:
+        shape = number.shape[:axis] + number.shape[axis + 1 :]
+        return number.like(*exact_double_double(np.zeros(shape)).components)
+    while size > 1:
+        half = size // 2
+        rest = number[(*front, slice(2 * half, size))]
+        number = (
+            number[(*front, slice(0, half))] + number[(*front, slice(half, 2 * half))]
+        )
+        if size % 2:
+            parts = zip(number.components, rest.components, strict=True)
+            number = number.like(*(np.concatenate(p, axis) for p in parts))
+        size = half + size % 2
+    return number[(*front, 0)]
+
+
+def exact_double_double(value: FloatArray) -> DoubleDouble:
+    """Stored values, known exactly; the zeros beside them take no memory."""
+    value = np.asarray(value, dtype=np.float64)
+    nothing = np.broadcast_to(np.zeros(()), value.shape)
+    return DoubleDouble(value, nothing, nothing)
+
+
+def certified_radius(number: DoubleDouble) -> FloatArray:
+    """Rigorous radii; NaN and overflow become infinity, so nothing is certified."""
+    radius = number.radius * INFLATION
+    bad = ~np.isfinite(number.hi) | ~np.isfinite(number.lo) | np.isnan(radius)
+    return np.where(bad, np.inf, radius)
+
+
+__all__ = ["DoubleDouble", "certified_radius", "exact_double_double"]

@@ -1,0 +1,348 @@
+"""One engine for every op and every kind of number: tiled scan and tiled adjoint.
+
+The engine lowers a tile of time, runs the recurrence over it, and applies the epilogue,
+so that memory stays within a few tiles. The adjoint keeps the state at tile edges only
+and runs each tile forward again before it goes back through it (architecture.md gives
+the adjoint of the normal form).
+
+A `System` says how one kind of number runs a tile; `GenericSystem` does it step by step
+over the number protocol and is the definition that the fast systems are tested against.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scancheck.ops.normal_form import Cotangents, Lowered, Op, spec_of
+from scancheck.oracles.numbers import concatenate, stack
+from scancheck.oracles.threads import ahead
+
+FloatArray = NDArray[np.float64]
+
+# Entries of one expanded tile array: 2**18 doubles are 2 MiB, about a core's cache.
+TILE_ENTRIES = 2**16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Solution:
+    """Outputs and, where cotangents were given, gradients of one case."""
+
+    outputs: dict[str, Any]  # output name -> number in the op's layout
+    gradients: dict[str, Any] = field(default_factory=dict)  # input name -> number
+    companions: dict[str, Any] = field(default_factory=dict)  # M, W, second moment
+
+
+class System(Protocol):
+    """How one kind of number runs the recurrence over a tile.
+
+    `start` is the index of the tile's first step, `total` the number of steps.
+    """
+
+    def constant(self, values: FloatArray) -> Any: ...
+    def begin(self, state: Any) -> Any: ...
+    def forward(
+        self, lowered: Lowered, state: Any, start: int, total: int, keep: bool
+    ) -> tuple[Any, Any, Any]: ...
+    def end(self, state: Any, total: int) -> Any: ...
+    def begin_adjoint(self, state: Any) -> Any: ...
+    def adjoint(
+        self,
+        lowered: Lowered,
+        states: Any,
+        obar: Any,
+        carry: Any,
+        start: int,
+        total: int,
+    ) -> tuple[Cotangents, Any]: ...
+    def end_adjoint(self, carry: Any) -> Any: ...
+    def reduced(self, number: Any, terms: int) -> Any: ...
+
+
+class GenericSystem:
+    """The recurrence step by step over the number protocol, one state per step."""
+
+    def constant(self, values: FloatArray) -> Any:
+        """Exact stored values as numbers."""
+        raise NotImplementedError
+
+    def begin(self, state: Any) -> Any:
+        """The scan's own form of the initial state."""
+        return state
+
+    def forward(
+        self, lowered: Lowered, state: Any, start: int, total: int, keep: bool
+    ) -> tuple[Any, Any, Any]:
+        """o [G, T, L], the state after the tile, and S_{t-1}, S_t of each step."""
+        check_diagonal(lowered)
+        outs, states = [], [state]
+        for t in range(lowered.v.shape[1]):
+            state = _at(lowered.w, t) * state + _driven(lowered, t)
+            outs.append(_read(lowered, t, state))
+            states.append(state)
+        return stack(outs, 1), state, states if keep else None
+
+    def end(self, state: Any, total: int) -> Any:
+        """The final state as a number."""
+        return state
+
+    def begin_adjoint(self, state: Any) -> Any:
+        """The scan's own form of the cotangent of the final state."""
+        return state
+
+    def adjoint(
+        self,
+        lowered: Lowered,
+        states: Any,
+        obar: Any,
+        carry: Any,
+        start: int,
+        total: int,
+    ) -> tuple[Cotangents, Any]:
+        """Cotangents of the tile, and the cotangent of the state before it."""
+        rows: list[tuple[Any, ...]] = []
+        for t in reversed(range(lowered.v.shape[1])):
+            above = obar[:, t, None, :]
+            g = carry + (above if lowered.r is None else _at(lowered.r, t) * above)
+            if lowered.k is None:
+                kbar, vbar = None, g[:, 0, :]
+            else:
+                kbar = _fold(g * lowered.v[:, t, None, :], lowered.k)
+                vbar = (_at(lowered.k, t) * g).sum(1)
+            rbar = None
+            if lowered.r is not None:
+                rbar = _fold(states[t + 1] * above, lowered.r)
+            rows.append((g * states[t], vbar, kbar, rbar))
+            carry = _at(lowered.w, t) * g
+        wbar, vbar, kbar, rbar = (
+            None if column[0] is None else stack(column[::-1], 1)
+            for column in zip(*rows, strict=True)
+        )
+        return Cotangents(w=wbar, v=vbar, k=kbar, r=rbar), carry
+
+    def end_adjoint(self, carry: Any) -> Any:
+        """The cotangent of the initial state as a number."""
+        return carry
+
+    def reduced(self, number: Any, terms: int) -> Any:
+        """A gradient summed over `terms` steps in tiles: nothing more to say."""
+        return number
+
+
+def _at(x: Any, t: int) -> Any:
+    """Step t of a [G, T or 1, K, L] tile array."""
+    return x[:, t if x.shape[1] > 1 else 0]
+
+
+def _driven(lowered: Lowered, t: int) -> Any:
+    """k_t v_t^T, [G, K, L]."""
+    v = lowered.v[:, t, None, :]
+    return v if lowered.k is None else _at(lowered.k, t) * v
+
+
+def _read(lowered: Lowered, t: int, state: Any) -> Any:
+    """r_t^T S_t, [G, L]."""
+    if lowered.r is None:
+        return state[:, 0, :]
+    return (_at(lowered.r, t) * state).sum(1)
+
+
+def _fold(x: Any, like: Any) -> Any:
+    """[G, K, L] summed over lanes where `like` has one lane for all."""
+    return x.sum(2)[:, :, None] if like.shape[3] == 1 else x
+
+
+def check_diagonal(lowered: Lowered) -> None:
+    """Raises NotImplementedError for the parts of the normal form not yet certified."""
+    if lowered.p is not None or lowered.q is not None or lowered.z is not None:
+        raise NotImplementedError(
+            "only diagonal transitions are certified so far; rank-one transitions "
+            "(p, q) and value-side decay (z) are part of the interface"
+        )
+
+
+def solve(
+    system: System,
+    op: Op,
+    tensors: Mapping[str, FloatArray],
+    switches: Mapping[str, bool],
+    cotangents: Mapping[str, FloatArray] | None = None,
+) -> Solution:
+    """Outputs of the op on stored tensors, and gradients where cotangents are given.
+
+    `cotangents` maps output names to arrays; a missing output has cotangent zero.
+    """
+    # Overflow makes infinities and NaN that the radii and bounds account for.
+    with np.errstate(over="ignore", invalid="ignore"):
+        run = _Run(system, op, tensors, switches)
+        return run.forward() if cotangents is None else run.both(cotangents)
+
+
+class _Run:
+    """One case on its way through the engine."""
+
+    def __init__(
+        self,
+        system: System,
+        op: Op,
+        tensors: Mapping[str, FloatArray],
+        switches: Mapping[str, bool],
+    ) -> None:
+        self.system, self.op, self.switches = system, op, dict(switches)
+        self.time_axis = {}
+        self.sizes: dict[str, int] = {}
+        for name, values in tensors.items():
+            axes = spec_of(op, name, values.ndim).axes
+            self.sizes.update(zip(axes, values.shape, strict=True))
+            if op.time_axis in axes:
+                self.time_axis[name] = axes.index(op.time_axis)
+        self.total = self.sizes[op.time_axis]
+        self.inputs = {n: system.constant(v) for n, v in tensors.items()}
+        groups, keys, lanes = op.group_shape(self.sizes)
+        self.state_shape = (groups, keys, lanes)
+        self.step = max(1, groups * keys * lanes)
+        self.tile = max(1, min(max(1, self.total), TILE_ENTRIES // self.step))
+
+    def tiles(self) -> list[tuple[int, int]]:
+        """Half-open ranges of steps."""
+        edges = [*range(0, self.total, self.tile), self.total]
+        return list(pairwise(edges))
+
+    def slice(self, values: Mapping[str, Any], start: int, stop: int) -> dict[str, Any]:
+        """The tile of the inputs; constant inputs whole; switches beside them."""
+        tile: dict[str, Any] = dict(self.switches)
+        for name, value in values.items():
+            axis = self.time_axis.get(name)
+            index = (slice(None),) * (axis or 0) + (slice(start, stop),)
+            tile[name] = value if axis is None else value[index]
+        return tile
+
+    def lowered_tiles(self) -> Iterator[tuple[int, dict[str, Any], Lowered, Any]]:
+        """Start, inputs, lowering and incoming carry of each tile, in order.
+
+        The next tile is lowered while the present one is scanned; a lowering waits for
+        the carry of the one before, since one worker takes them in turn.
+        """
+        carry: Any = None
+
+        def lower(span: tuple[int, int]) -> tuple[int, dict[str, Any], Lowered, Any]:
+            nonlocal carry
+            before = carry
+            with np.errstate(over="ignore", invalid="ignore"):
+                tile = self.slice(self.inputs, *span)
+                lowered, carry = self.op.lower(tile, carry)
+            return span[0], tile, lowered, before
+
+        yield from ahead(lower, self.tiles(), self.tile * self.step)
+
+    def initial_state(self) -> Any:
+        """S_0 as a number, zero where the case has none."""
+        given = self.inputs.get(self.op.state)
+        if given is None:
+            return self.system.constant(np.zeros(self.state_shape))
+        return self.op.state_in(given, self.sizes)
+
+    def outputs(self, pieces: list[Any], state: Any) -> dict[str, Any]:
+        """The op's outputs from epilogue tiles and the last scan state."""
+        sequence, final = self.op.outputs
+        out = {
+            final.name: self.op.state_out(
+                self.system.end(state, self.total), self.sizes
+            )
+        }
+        if pieces:
+            axis = sequence.axes.index(self.op.time_axis)
+            out[sequence.name] = concatenate(pieces, axis)
+        else:
+            shape = tuple(self.sizes[a] for a in sequence.axes)
+            out[sequence.name] = self.system.constant(np.zeros(shape))
+        return out
+
+    def forward(self) -> Solution:
+        """Outputs only; one tile of states at a time."""
+        state = self.system.begin(self.initial_state())
+        pieces = []
+        for start, tile, lowered, _ in self.lowered_tiles():
+            o, state, _ = self.system.forward(lowered, state, start, self.total, False)
+            pieces.append(self.op.epilogue(tile, o))
+        return Solution(outputs=self.outputs(pieces, state))
+
+    def both(self, cotangents: Mapping[str, FloatArray]) -> Solution:
+        """Outputs and gradients; states at tile edges are kept, others recomputed."""
+        state = self.system.begin(self.initial_state())
+        pieces, edges = [], []
+        for start, tile, lowered, carry in self.lowered_tiles():
+            edges.append((state, carry))
+            o, state, _ = self.system.forward(lowered, state, start, self.total, False)
+            pieces.append(self.op.epilogue(tile, o))
+        gradients = self.backward(edges, cotangents)
+        return Solution(outputs=self.outputs(pieces, state), gradients=gradients)
+
+    def backward(
+        self, edges: list[Any], cotangents: Mapping[str, FloatArray]
+    ) -> dict[str, Any]:
+        """Gradients of all inputs, tile by tile from the last."""
+        sequence, final = self.op.outputs
+        ybar_all, axis = self._sequence_cotangent(cotangents)
+        if final.name in cotangents:
+            last = self.op.state_in(
+                self.system.constant(cotangents[final.name]), self.sizes
+            )
+        else:
+            last = self.system.constant(np.zeros(self.state_shape))
+        back = self.system.begin_adjoint(last)
+        pieces: dict[str, list[Any]] = {}
+        totals: dict[str, Any] = {}
+        spans = self.tiles()
+        for (start, stop), (state, carry) in zip(
+            reversed(spans), reversed(edges), strict=True
+        ):
+            tile = self.slice(self.inputs, start, stop)
+            lowered, _ = self.op.lower(tile, carry)
+            o, _, states = self.system.forward(lowered, state, start, self.total, True)
+            index = (slice(None),) * axis + (slice(start, stop),)
+            obar, outer = self.op.epilogue_pullback(tile, o, ybar_all[index])
+            bars, back = self.system.adjoint(
+                lowered, states, obar, back, start, self.total
+            )
+            inner = self.op.lower_pullback(tile, lowered, bars)
+            for name, bar in _merged(inner, outer).items():
+                if name in self.time_axis:
+                    pieces.setdefault(name, []).append(bar)
+                else:
+                    totals[name] = totals[name] + bar if name in totals else bar
+        out = {
+            name: concatenate(parts[::-1], self.time_axis[name])
+            for name, parts in pieces.items()
+        }
+        terms = self.total * self.sizes.get("B", 1)
+        out |= {n: self.system.reduced(total, terms) for n, total in totals.items()}
+        if self.op.state in self.inputs:
+            out[self.op.state] = self.op.state_out(
+                self.system.end_adjoint(back), self.sizes
+            )
+        for name, given in self.inputs.items():
+            if name not in out:
+                out[name] = self.system.constant(np.zeros(given.shape))
+        return out
+
+    def _sequence_cotangent(
+        self, cotangents: Mapping[str, FloatArray]
+    ) -> tuple[Any, int]:
+        """The cotangent of the sequence output, zero where none is given."""
+        sequence = self.op.outputs[0]
+        shape = tuple(self.sizes[a] for a in sequence.axes)
+        values = cotangents.get(sequence.name, np.zeros(shape))
+        return self.system.constant(values), sequence.axes.index(self.op.time_axis)
+
+
+def _merged(inner: dict[str, Any], outer: dict[str, Any]) -> dict[str, Any]:
+    """Contributions to the same input added."""
+    merged = dict(inner)
+    for name, bar in outer.items():
+        merged[name] = merged[name] + bar if name in merged else bar
+    return merged
+

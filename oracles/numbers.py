@@ -1,0 +1,65 @@
+"""The number protocol: arrays whose entries are pairs or triples of components.
+
+`ArrayNumber` gives every kind of number its shape operations; a kind adds arithmetic.
+Ops are written over this protocol once (scancheck.ops.normal_form.Number).
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Self, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+
+class ArrayNumber:
+    """Component arrays of one shape that are indexed and moved together."""
+
+    __slots__ = ("components",)
+
+    def __init__(self, *components: Array) -> None:
+        self.components = components
+
+    def like(self, *components: Array) -> Self:
+        """The same kind of number with other components."""
+        return type(self)(*components)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The common shape of the components."""
+        return tuple(self.components[0].shape)
+
+    def mapped(self, move: Callable[[Array], Array]) -> Self:
+        """`move`, which must not change values, applied to every component."""
+        return self.like(*(move(part) for part in self.components))
+
+    def __getitem__(self, index: Any) -> Self:
+        return self.mapped(lambda part: part[index])
+
+    def transpose(self, *axes: int) -> Self:
+        """The axes permuted."""
+        return self.mapped(lambda part: part.transpose(*axes))
+
+    def reshape(self, *shape: int) -> Self:
+        """The entries in another shape."""
+        return self.mapped(lambda part: part.reshape(*shape))
+
+    def broadcast_to(self, shape: tuple[int, ...]) -> Self:
+        """Axes of size 1 repeated."""
+        return self.mapped(lambda part: np.broadcast_to(part, shape))
+
+
+N = TypeVar("N", bound=ArrayNumber)
+
+
+def stack(numbers: Sequence[N], axis: int) -> N:
+    """Numbers of one kind and shape joined along a new axis."""
+    columns = zip(*(number.components for number in numbers), strict=True)
+    return numbers[0].like(*(np.stack(column, axis) for column in columns))
+
+
+def concatenate(numbers: Sequence[N], axis: int) -> N:
+    """Numbers of one kind joined along an existing axis."""
+    columns = zip(*(number.components for number in numbers), strict=True)
+    return numbers[0].like(*(np.concatenate(column, axis) for column in columns))

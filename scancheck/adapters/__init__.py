@@ -1,0 +1,1 @@
+"""Other people's kernels in our calling form, one file per package."""

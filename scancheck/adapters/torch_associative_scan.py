@@ -1,0 +1,74 @@
+"""torch.associative_scan: torch's scan over pairs (a, b) as linear_scan.
+
+The combine of two neighbouring stretches is (a, b) then (a', b') = (a a', a' b + b').
+The function is a prototype in a private module. Mode "generic" calls the combine on
+many tokens at once through vmap, and autograd goes through what it did; "pointwise" has
+a backward of its own.
+"""
+
+import re
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING
+
+from scancheck.kernel import Kernel
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# The first torch whose associative_scan takes tensors on the CPU in each mode: read in
+# torch/_higher_order_ops/associative_scan.py of 2.4.1, 2.5.1, 2.13.0 and 2.14.0.
+FIRST_ON_CPU = {"generic": (2, 5), "pointwise": (2, 14)}
+REFUSAL = {
+    "generic": "its associative_scan has no combine_mode",
+    "pointwise": "its associative_scan takes CUDA or XPU tensors alone in this mode",
+}
+
+
+def linear_scan(mode: str, *, a: "Tensor", b: "Tensor") -> "Tensor":
+    """h [B, T, D], scanned in combine mode `mode` from a zero state.
+
+    Raises ValueError for an empty batch or no channels: torch 2.13 and 2.14 return
+    fewer tokens than they were given there, because the recursion takes a part without
+    elements for one without tokens.
+    """
+    from torch._higher_order_ops.associative_scan import associative_scan
+
+    if 0 in (b.shape[0], b.shape[2]):
+        raise ValueError("associative_scan loses tokens of tensors without elements")
+    h: Tensor
+    _, h = associative_scan(combine, (a, b), dim=1, combine_mode=mode)
+    # A single token comes back as the very input; an output has memory of its own.
+    return h.clone() if b.shape[1] <= 1 else h
+
+
+def combine(
+    left: "tuple[Tensor, Tensor]", right: "tuple[Tensor, Tensor]"
+) -> "tuple[Tensor, Tensor]":
+    """The affine map of two stretches of tokens, `left` the earlier one."""
+    return left[0] * right[0], right[0] * left[1] + right[1]
+
+
+def unavailable(mode: str) -> str | None:
+    """Why the mode cannot run on the CPU with the installed torch, or None."""
+    try:
+        installed = version("torch")
+    except PackageNotFoundError:
+        return "torch is not installed"
+    numbers = re.match(r"(\d+)\.(\d+)", installed)
+    if numbers and tuple(map(int, numbers.groups())) >= FIRST_ON_CPU[mode]:
+        return None
+    first = ".".join(map(str, FIRST_ON_CPU[mode]))
+    return f"torch {installed}: {REFUSAL[mode]}; the CPU needs torch {first} or newer"
+
+
+def torch_associative_scan(mode: str) -> Kernel:
+    """The kernel of one combine mode, judged under the default contract."""
+    return Kernel(
+        name=f"torch.associative_scan.{mode}",
+        op="linear_scan",
+        call=partial(linear_scan, mode),
+        dtypes=("fp32", "fp64"),
+        gradients=True,
+        unavailable=unavailable(mode),
+    )

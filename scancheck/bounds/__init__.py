@@ -1,0 +1,1 @@
+"""How far rounding may take each output element: companion scans to budgets."""

@@ -1,0 +1,105 @@
+"""The budget of a case: a per-element allowance that follows from contract and inputs.
+
+`err > E` means that no kernel which rounds as the contract says can have produced the
+element (numerics 2.2 to 2.4, 2.6 and 2.9).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scancheck.bounds.error_number import ErrorNumber
+from scancheck.bounds.error_system import ErrorSystem
+from scancheck.bounds.log_system import LogDifferenceSystem
+from scancheck.bounds.rules import rules_for, storage_error
+from scancheck.contract import Contract
+from scancheck.errors import CaseInvalid
+from scancheck.ops.normal_form import Op, spec_of
+from scancheck.oracles.ball import INFLATION
+from scancheck.oracles.engine import solve
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allowance:
+    """What one tensor of a kernel may look like."""
+
+    error: FloatArray  # sound bound E on |computed - exact|, elementwise
+    overflows: NDArray[np.bool_]  # an intermediate result may leave the format's range
+    largest: float  # largest finite value of the tensor's storage format
+    storage_u: float  # unit roundoff of the tensor's storage format
+    magnitude: FloatArray  # what roundings scale with (sum of magnitudes or |value|)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """Allowances of outputs and gradients."""
+
+    outputs: dict[str, Allowance]
+    gradients: dict[str, Allowance]
+
+
+SUPPORTED_LOG = ("none", "diff")
+
+
+def budget_for(
+    op: Op,
+    tensors: Mapping[str, FloatArray],
+    switches: Mapping[str, bool],
+    contract: Contract,
+    dtype: str,
+    cotangents: Mapping[str, FloatArray] | None = None,
+    *,
+    underflow: bool = True,
+) -> Budget:
+    """The sound budget of every output and, where cotangents are given, gradient.
+
+    With `underflow` False the terms for results below the normal range are left out.
+    Raises CaseInvalid for a contract whose log form has no bound yet.
+    """
+    if contract.log not in SUPPORTED_LOG:
+        raise CaseInvalid(
+            f"contract log={contract.log}: no error bound for this form yet; "
+            f"expected one of {', '.join(SUPPORTED_LOG)}"
+        )
+    rules = rules_for(contract, dtype, underflow=underflow)
+    system = (LogDifferenceSystem if contract.log == "diff" else ErrorSystem)(rules)
+    solution = solve(system, op, tensors, switches, cotangents)
+    outputs = {
+        name: _allowance(op, name, number, dtype, rules.overflow)
+        for name, number in solution.outputs.items()
+    }
+    gradients = {
+        name: _allowance(op, name, number, dtype, rules.overflow)
+        for name, number in solution.gradients.items()
+    }
+    return Budget(outputs=outputs, gradients=gradients)
+
+
+def storage_dtype(op: Op, name: str, dtype: str, rank: int | None = None) -> str:
+    """The format a tensor of the op is stored in, for cases of `dtype`."""
+    if spec_of(op, name, rank).kind == "storage" or dtype == "fp64":
+        return dtype
+    return "fp32"
+
+
+def _allowance(
+    op: Op, name: str, number: ErrorNumber, dtype: str, overflow: float
+) -> Allowance:
+    """The number after its store into the tensor's format, inflated for fp64 sums."""
+    stored = storage_dtype(op, name, dtype, len(number.shape))
+    store = storage_error(stored)
+    peak = number.peak
+    if store.largest < overflow or store.u > number.rules.u:
+        number = number.stored(store)
+    error = number.error * INFLATION
+    return Allowance(
+        error=np.where(np.isnan(error), np.inf, error),
+        overflows=~(peak <= overflow * (1.0 - number.rules.u)),
+        largest=store.largest,
+        storage_u=store.u,
+        magnitude=number.magnitude,
+    )

@@ -1,0 +1,202 @@
+"""Error bounds as a System of the engine: the same op code, run over error numbers."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scancheck.bounds import error_scan as scan
+from scancheck.bounds.error_number import ErrorNumber, exact_number
+from scancheck.bounds.error_tile import (
+    STATE_ROWS,
+    run_adjoint,
+    run_forward,
+    write_state,
+)
+from scancheck.bounds.rules import Rules, Store, tree_depth
+from scancheck.bounds.scan_tables import coefficients, path_table
+from scancheck.ops.normal_form import Cotangents, Lowered
+from scancheck.oracles.engine import check_diagonal
+from scancheck.oracles.fp64 import contract
+
+FloatArray = NDArray[np.float64]
+
+
+class ErrorSystem:
+    """Runs ops over error numbers under one set of rules."""
+
+    def __init__(self, rules: Rules) -> None:
+        self.rules = rules
+        self.coefficients = coefficients(rules)
+        self._path: FloatArray = np.zeros((0, scan.PATH_COLUMNS))
+
+    def constant(self, values: FloatArray) -> ErrorNumber:
+        """Stored inputs, exact."""
+        return exact_number(self.rules, np.asarray(values, dtype=np.float64))
+
+    def begin(self, state: ErrorNumber) -> FloatArray:
+        """All companion scans of the initial state, [COMPONENTS, G, K, L]."""
+        s = np.zeros((scan.COMPONENTS, *state.shape))
+        s[scan.VALUE], s[scan.SIZE], s[scan.ERROR] = state.components[:3]
+        s[scan.TOP] = s[scan.REACH] = s[scan.SIZE] + s[scan.ERROR]
+        s[scan.PEAK] = state.peak
+        return s
+
+    def path(self, total: int) -> FloatArray:
+        """What depends on the number of steps alone, a row for each of 0 .. total."""
+        if len(self._path) != total + 1:
+            self._path = path_table(self.rules, total)
+        return self._path
+
+    def forward(
+        self, lowered: Lowered, state: Any, start: int, total: int, keep: bool
+    ) -> tuple[ErrorNumber, Any, Any]:
+        """o [G, T, L], the scans after the tile, and all states when `keep`."""
+        check_diagonal(lowered)
+        groups, keys, lanes = state.shape[1:]
+        steps = lowered.v.shape[1]
+        w = self._packed(self._cast(lowered.w, self.rules.decay_cast), groups, keys)
+        x = self._packed(self.written(lowered), groups, keys)
+        r = self._packed(lowered.r, groups, keys)
+        s = state.copy()
+        o = np.zeros((4, groups, steps, lanes))
+        states = np.empty((STATE_ROWS, steps + 1 if keep else 0, groups, keys, lanes))
+        run_forward(
+            w,
+            x,
+            r,
+            lowered.r is not None,
+            s,
+            self.coefficients,
+            o,
+            states,
+            start,
+            self.rules.state_every,
+            self.path(total),
+        )
+        out = ErrorNumber(self.rules, *o)
+        if lowered.r is not None:
+            out = out.summed(keys - 1)
+            out.terms = keys
+        return out, s, states if keep else None
+
+    def written(self, lowered: Lowered) -> ErrorNumber:
+        """k v^T, [G, T, K, L]."""
+        v: ErrorNumber = lowered.v[:, :, None, :]
+        x = v if lowered.k is None else lowered.k * v
+        return self._cast(x, self.rules.drive_cast)
+
+    def end(self, state: Any, total: int) -> ErrorNumber:
+        """The final state, stored in the state's format."""
+        shape = state.shape[1:]
+        out = np.empty((STATE_ROWS, 1, *shape))
+        path = self.path(total)[total]
+        for index in np.ndindex(*shape):
+            one = np.ascontiguousarray(state[(slice(None), *index)])
+            e = scan.settle(one, self.coefficients, path)
+            write_state(out, 0, *index, one, self.coefficients, e)
+        number = ErrorNumber(self.rules, *out[:4, 0])
+        return number.stored(self.rules.state_store)
+
+    def begin_adjoint(self, state: ErrorNumber) -> Any:
+        """Scans of the final state's cotangent, and a decay of one above the end."""
+        above = np.zeros((4, *state.shape))
+        above[[0, 1, 3]] = 1.0
+        return self.begin(state), above
+
+    def adjoint(
+        self,
+        lowered: Lowered,
+        states: FloatArray,
+        obar: ErrorNumber,
+        carry: Any,
+        start: int,
+        total: int,
+    ) -> tuple[Cotangents, Any]:
+        """Cotangents of the tile (numerics 2.9).
+
+        da_t = G_t S_{t-1} is bounded by (M^G + E^G)(M^S + E^S)(1 + u) - M^G M^S: for an
+        unknown order this is the monomial form, for a declared one the explicit form.
+        """
+        groups, keys, lanes = carry[0].shape[1:]
+        w = self._packed(self._cast(lowered.w, self.rules.decay_cast), groups, keys)
+        bar = obar[:, :, None, :]
+        y = self._packed(bar if lowered.r is None else lowered.r * bar, groups, keys)
+        s, above = carry[0].copy(), carry[1].copy()
+        g = np.empty((STATE_ROWS, obar.shape[1], groups, keys, lanes))
+        run_adjoint(
+            w,
+            y,
+            s,
+            above,
+            self.coefficients,
+            g,
+            start,
+            total,
+            self.rules.state_every,
+            self.path(total),
+        )
+        inside = ErrorNumber(self.rules, *g[:4]).transpose(1, 0, 2, 3)
+        before = ErrorNumber(self.rules, *states[:4]).transpose(1, 0, 2, 3)
+        if self.rules.trees:
+            # Reverse mode through a combine tree joins up to two contributions at each
+            # of its levels beside the additions of both scans.
+            inside = inside.summed(2 * tree_depth(total + 1) + 2)
+        cotangents = contract(lowered, before, obar, inside)
+        if self.rules.trees:
+            cotangents = replace(
+                cotangents,
+                w=self._through_tree(cotangents.w, before, inside, states, g, total),
+            )
+        return cotangents, (s, above)
+
+    def _through_tree(
+        self,
+        wbar: ErrorNumber,
+        before: ErrorNumber,
+        inside: ErrorNumber,
+        states: FloatArray,
+        g: FloatArray,
+        total: int,
+    ) -> ErrorNumber:
+        """wbar with what reverse mode through products of decays may add.
+
+        The cotangent of the product over (k, m] is a number of size |G_m S_k|, which
+        may leave the range though G_t S_{t-1} does not. Its own underflow reaches w_t
+        by P(k, t-1) P(t, m); summed over all intervals that is the product of the two
+        floors. Each interval's cotangent is formed at most twice, by at most three
+        products and two sums.
+        """
+        rules = self.rules
+        step = rules.eta + rules.add_eta
+        error, peak = wbar.error, wbar.peak
+        if step > 0.0:
+            down = 1.0 + states[4, :-1].transpose(1, 0, 2, 3) / step
+            up = 1.0 + g[4].transpose(1, 0, 2, 3) / step
+            error = error + 6.0 * step * down * up * self.path(total)[total, scan.GROWN]
+        if rules.partial_products:
+            peak = np.maximum(peak, before.peak[:, :-1] * inside.peak)
+        return wbar.like(wbar.value, wbar.magnitude, error, peak)
+
+    def end_adjoint(self, carry: Any) -> ErrorNumber:
+        """w_1 G_1, the cotangent of the initial state."""
+        s, above = carry
+        total = len(self._path) - 1
+        if total <= 0:  # no step was taken
+            return self.end(s, 0)
+        return self.end(s, total) * ErrorNumber(self.rules, *above)
+
+    def reduced(self, number: ErrorNumber, terms: int) -> ErrorNumber:
+        """A gradient summed over time and batch: it has counted its terms."""
+        return number
+
+    def _cast(self, x: ErrorNumber, cast: Store | None) -> ErrorNumber:
+        return x if cast is None else x.stored(cast)
+
+    def _packed(self, x: ErrorNumber | None, groups: int, keys: int) -> FloatArray:
+        """[4, G, T, K, L or 1] with groups and keys written out."""
+        if x is None:
+            return np.zeros((4, 1, 1, 1, 1))
+        shape = (groups, x.shape[1], keys, x.shape[3])
+        return np.stack([np.broadcast_to(part, shape) for part in x.components])

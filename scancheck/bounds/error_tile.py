@@ -1,0 +1,147 @@
+"""The companion scans of `error_scan` run over a tile of time, forwards and backwards.
+
+Error numbers are packed as [4, ...]: value, magnitude, error, peak. States carry a
+fifth row, the absolute errors of underflow alone, for reverse mode through trees.
+"""
+
+from numba import prange
+
+from scancheck.bounds.error_scan import (
+    ETA,
+    FLOOR,
+    PEAK,
+    SIZE,
+    TREES,
+    VALUE,
+    U,
+    advance,
+    raised,
+    settle,
+)
+from scancheck.oracles.jit import jit
+
+STATE_ROWS = 5
+
+
+@jit()
+def pick(x, g, t, k, lane):  # type: ignore[no-untyped-def]
+    """x[:, g, t, k, lane] where axes of size 1 repeat."""
+    return x[
+        :,
+        g,
+        t if x.shape[2] > 1 else 0,
+        k,
+        lane if x.shape[4] > 1 else 0,
+    ]
+
+
+@jit()
+def write_state(states, t, g, k, lane, s, c, e):  # type: ignore[no-untyped-def]
+    """Entry t of the kept states, with its total error e."""
+    states[0, t, g, k, lane] = s[VALUE]
+    states[1, t, g, k, lane] = s[SIZE] if c[TREES] > 0.0 else abs(s[VALUE])
+    states[2, t, g, k, lane] = e
+    states[3, t, g, k, lane] = s[PEAK]
+    states[4, t, g, k, lane] = s[FLOOR]
+
+
+@jit()
+def read_out(o, g, t, lane, rt, value, size, e, peak, c):  # type: ignore[no-untyped-def]
+    """o += r S, the product rounded; additions are counted afterwards."""
+    m = rt[1] * size
+    pe = rt[1] * e + rt[2] * (size + e)
+    pe += c[U] * (m + pe) + c[ETA]
+    o[0, g, t, lane] += rt[0] * value
+    o[1, g, t, lane] += m
+    o[2, g, t, lane] += pe
+    top = raised(raised(peak, rt[3]), m + pe)
+    o[3, g, t, lane] = raised(o[3, g, t, lane], top)
+
+
+@jit(parallel=True)
+def run_forward(w, x, r, has_r, s, c, o, states, start, every, path):  # type: ignore[no-untyped-def]
+    """Runs a tile of error numbers.
+
+    w, x [4, G, T, K, L or 1]; r [4, G, T or 1, K, L or 1]; s [COMPONENTS, G, K, L] in
+    place; o [4, G, T, L] out; states [5, T + 1, G, K, L] out, or empty; path [., 5]
+    one row for every number of steps.
+    """
+    _, groups, keys, lanes = s.shape
+    steps = x.shape[2]
+    keep = states.shape[1] > 0
+    for task in prange(groups * lanes):
+        g, lane = task // lanes, task % lanes
+        for k in range(keys):
+            one = s[:, g, k, lane].copy()
+            if keep:
+                e = settle(one, c, path[start])
+                write_state(states, 0, g, k, lane, one, c, e)
+            for t in range(steps):
+                here = start + t
+                wt, xt = pick(w, g, t, k, lane), pick(x, g, t, k, lane)
+                advance(
+                    one,
+                    wt[0],
+                    wt[2],
+                    xt[0],
+                    xt[1],
+                    xt[2],
+                    raised(wt[3], xt[3]),
+                    c,
+                    here % every == 0,
+                    path[here],
+                )
+                e = settle(one, c, path[here + 1])
+                size = one[SIZE] if c[TREES] > 0.0 else abs(one[VALUE])
+                if keep:
+                    write_state(states, t + 1, g, k, lane, one, c, e)
+                if has_r:
+                    rt = pick(r, g, t, k, lane)
+                    read_out(o, g, t, lane, rt, one[VALUE], size, e, one[PEAK], c)
+                else:
+                    o[0, g, t, lane] = one[VALUE]
+                    o[1, g, t, lane] = size
+                    o[2, g, t, lane] = e
+                    o[3, g, t, lane] = one[PEAK]
+            s[:, g, k, lane] = one
+
+
+@jit(parallel=True)
+def run_adjoint(w, y, s, next_w, c, states, start, total, every, path):  # type: ignore[no-untyped-def]
+    """Runs G_t = w_{t+1} G_{t+1} + y_t back through a tile.
+
+    w [4, G, T, K, L or 1] and y [4, G, T, K, L] of the tile; s [COMPONENTS, G, K, L]
+    holds G_{t+1} and next_w [4, G, K, L] its decay, both replaced; states
+    [5, T, G, K, L] receives G_t.
+    """
+    _, groups, keys, lanes = s.shape
+    steps = y.shape[2]
+    for task in prange(groups * lanes):
+        g, lane = task // lanes, task % lanes
+        for k in range(keys):
+            one = s[:, g, k, lane].copy()
+            above = next_w[:, g, k, lane].copy()
+            for back in range(steps):
+                t = steps - 1 - back
+                done = total - 1 - (start + t)
+                yt = pick(y, g, t, k, lane)
+                # A kernel may keep the cotangent every so many steps from the end, or
+                # where the forward pass kept the state.
+                boundary = done % every == 0 or (start + t + 1) % every == 0
+                advance(
+                    one,
+                    above[0],
+                    above[2],
+                    yt[0],
+                    yt[1],
+                    yt[2],
+                    raised(above[3], yt[3]),
+                    c,
+                    boundary,
+                    path[done],
+                )
+                e = settle(one, c, path[done + 1])
+                write_state(states, t, g, k, lane, one, c, e)
+                above = pick(w, g, t, k, lane).copy()
+            s[:, g, k, lane] = one
+            next_w[:, g, k, lane] = above

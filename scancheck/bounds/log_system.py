@@ -1,0 +1,164 @@
+"""Error bounds of kernels that work in log space: the same ops, another scan."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scancheck.bounds import log_difference as scan
+from scancheck.bounds.error_number import ErrorNumber
+from scancheck.bounds.error_system import ErrorSystem
+from scancheck.bounds.rules import Rules, tree_depth
+from scancheck.errors import CaseInvalid
+from scancheck.ops.normal_form import Cotangents, Lowered
+from scancheck.oracles.engine import check_diagonal
+from scancheck.oracles.fp64 import contract
+
+FloatArray = NDArray[np.float64]
+
+
+class LogDifferenceSystem(ErrorSystem):
+    """Runs ops whose decay is given by log gates, under contracts with log=diff.
+
+    Chunks as the structure says, one chunk of the whole length where it says none.
+    Gradients are those of the explicit adjoint, itself in log space.
+    """
+
+    def __init__(self, rules: Rules) -> None:
+        super().__init__(rules)
+        self.coefficients = _coefficients(rules)
+        self.total = 0
+
+    def begin(self, state: ErrorNumber) -> Any:
+        """The scan of the initial state; its history comes with the first tile."""
+        s = np.zeros((scan.COMPONENTS, *state.shape))
+        s[scan.VALUE], s[scan.SIZE], s[scan.ERROR], s[scan.PEAK] = state.components
+        return s, None
+
+    def forward(
+        self, lowered: Lowered, state: Any, start: int, total: int, keep: bool
+    ) -> tuple[ErrorNumber, Any, Any]:
+        """o [G, T, L], the scan after the tile, and all states when `keep`."""
+        check_diagonal(lowered)
+        s, h, table = self._scan(state, total)
+        groups, keys, lanes = s.shape[1:]
+        steps = lowered.v.shape[1]
+        log, w = self._gates(lowered, groups, keys)
+        x = self._packed(self.written(lowered), groups, keys)
+        r = self._packed(lowered.r, groups, keys)
+        o = np.zeros((4, groups, steps, lanes))
+        states = np.empty((4, steps + 1 if keep else 0, groups, keys, lanes))
+        scan.run_forward(
+            log, w, x, r, lowered.r is not None, s, h, self.coefficients, table, o,
+            states, start, self.rules.state_every,
+        )  # fmt: skip
+        out = ErrorNumber(self.rules, *o)
+        if lowered.r is not None:
+            out = out.summed(keys - 1)
+            out.terms = keys
+        return out, (s, h), ErrorNumber(self.rules, *states) if keep else None
+
+    def end(self, state: Any, total: int) -> ErrorNumber:
+        """The final state, stored in the state's format."""
+        s, _ = state
+        value = s[scan.VALUE]
+        size = s[scan.SIZE] if self.rules.trees else np.abs(value)
+        number = ErrorNumber(self.rules, value, size, s[scan.ERROR], s[scan.PEAK])
+        return number.stored(self.rules.state_store)
+
+    def begin_adjoint(self, state: ErrorNumber) -> Any:
+        """The scan of the final state's cotangent, and a gate of 0 above the end."""
+        above = np.zeros((5, *state.shape))
+        above[4] = 1.0
+        return self.begin(state), above
+
+    def adjoint(
+        self,
+        lowered: Lowered,
+        states: Any,
+        obar: ErrorNumber,
+        carry: Any,
+        start: int,
+        total: int,
+    ) -> tuple[Cotangents, Any]:
+        """Cotangents of the tile, by the explicit adjoint (numerics 2.9)."""
+        s, h, table = self._scan(carry[0], total)
+        above = carry[1].copy()
+        groups, keys, lanes = s.shape[1:]
+        log, w = self._gates(lowered, groups, keys)
+        bar = obar[:, :, None, :]
+        y = self._packed(bar if lowered.r is None else lowered.r * bar, groups, keys)
+        g = np.empty((4, obar.shape[1], groups, keys, lanes))
+        scan.run_adjoint(
+            log, w, y, s, h, above, self.coefficients, table, g, start, total,
+            self.rules.state_every,
+        )  # fmt: skip
+        inside = ErrorNumber(self.rules, *g).transpose(1, 0, 2, 3)
+        cotangents = contract(lowered, states.transpose(1, 0, 2, 3), obar, inside)
+        return cotangents, ((s, h), above)
+
+    def end_adjoint(self, carry: Any) -> ErrorNumber:
+        """w_1 G_1, the cotangent of the initial state."""
+        state, above = carry
+        log = ErrorNumber(self.rules, *above[:4])
+        return self.end(state, self.total) * log.exp()
+
+    def _scan(self, state: Any, total: int) -> tuple[FloatArray, FloatArray, Any]:
+        """Copies of the scan and its history, and the table by position."""
+        s, h = state
+        self.total, structure = total, self.rules.structure
+        chunk = min(structure.chunk or total, max(1, total))
+        if h is None:
+            h = np.zeros((scan.HISTORY, chunk, *s.shape[1:]))
+        return s.copy(), h.copy(), _positions(self.rules, chunk)
+
+    def _gates(
+        self, lowered: Lowered, groups: int, keys: int
+    ) -> tuple[FloatArray, FloatArray]:
+        """Log gates and decays, packed; raises CaseInvalid where an op has no gates."""
+        if lowered.log_w is None:
+            raise CaseInvalid(
+                "contract log=diff: expected log gates; this case gives the decay "
+                "itself, and the contract has no error model of a logarithm"
+            )
+        return (
+            self._packed(lowered.log_w, groups, keys),
+            self._packed(lowered.w, groups, keys),
+        )
+
+
+def _order(rules: Rules) -> str:
+    """In which order sums of log gates are formed."""
+    kind = rules.structure.kind
+    return rules.structure.inner if kind == "chunk" else kind
+
+
+def _coefficients(rules: Rules) -> FloatArray:
+    c = np.zeros(scan.COEFFICIENTS)
+    c[scan.U], c[scan.ETA], c[scan.ADD_ETA] = rules.u, rules.eta, rules.add_eta
+    c[scan.STATE_U], c[scan.STATE_ETA] = rules.state_u, rules.state_eta
+    c[scan.STATE_LARGEST] = rules.state_largest
+    c[scan.EXP0], c[scan.EXP1] = rules.exp
+    c[scan.CAST_LARGEST] = np.inf
+    if rules.decay_cast is not None:
+        cast = rules.decay_cast
+        c[scan.CAST_U], c[scan.CAST_ETA] = cast.u, cast.eta
+        c[scan.CAST_LARGEST] = cast.largest
+    c[scan.IN_ORDER] = float(_order(rules) == "sequential")
+    c[scan.TREES] = float(rules.trees)
+    c[scan.TREE_CARRY] = float(rules.structure.carry == "tree")
+    return c
+
+
+def _positions(rules: Rules, chunk: int) -> FloatArray:
+    """The table that `log_difference` reads, [chunk, POSITION_COLUMNS]."""
+    place = np.arange(chunk, dtype=np.float64)
+    one = np.log1p(rules.u)
+    table = np.empty((chunk, scan.POSITION_COLUMNS))
+    # A product, the other terms of the chunk, and the carry.
+    table[:, scan.GROWN] = np.exp(np.minimum((place + 2.0) * one, 690.0))
+    depth = place
+    if _order(rules) == "tree":
+        depth = np.array([tree_depth(i + 1) for i in range(chunk)], dtype=np.float64)
+    table[:, scan.RHO_FACTOR] = np.expm1(np.minimum(depth * one, 690.0))
+    return table

@@ -1,0 +1,146 @@
+"""A contract turned into the coefficients of a bound, for one storage dtype."""
+
+import math
+from dataclasses import dataclass
+
+from scancheck.contract import CONTRACT_FORMATS, Contract, Structure, resolve
+from scancheck.formats import FORMATS, Format
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Store:
+    """What one rounding into a format may do to a value."""
+
+    u: float  # unit roundoff
+    eta: float  # absolute error below the normal range
+    largest: float  # largest finite value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """Coefficients of the rounding error model (numerics 2.1)."""
+
+    compute: Format  # format of every operation
+    flush: bool  # whether operands and results below the normal range may become zero
+    u: float  # unit roundoff of the computation
+    eta: float  # absolute error of one product that underflows
+    add_eta: float  # absolute error of one sum that underflows: 0 unless flushed
+    overflow: float  # largest finite value of the compute format
+    vanish: float  # 1 / overflow: what 1 / (1 + exp(-x)) may be when exp overflows
+    state_u: float  # unit roundoff of the state's storage; 0 when it is `u`'s format
+    state_eta: float  # absolute error of one state store
+    state_largest: float  # largest finite value of the state's format
+    state_every: int  # the state is stored before every so many steps
+    trees: bool  # roundings scale with sums of magnitudes, for any order
+    structure: Structure  # order of combination
+    fma: bool  # whether a product and a sum are sure to round once
+    comp: str  # none, kahan, full
+    exp: tuple[float, float]  # relative error e0 + e1 |x|
+    softplus: tuple[float, float]
+    silu: tuple[float, float]
+    decay_cast: Store | None  # a cast of the decay
+    drive_cast: Store | None  # a cast of the value written
+    partial_products: bool  # whether products of decays must stay in range
+
+    @property
+    def state_store(self) -> Store:
+        """A store of the state; it rounds nothing where the state is as computed."""
+        return Store(u=self.state_u, eta=self.state_eta, largest=self.state_largest)
+
+
+def rules_for(contract: Contract, dtype: str, *, underflow: bool = True) -> Rules:
+    """The coefficients of a contract on a storage dtype.
+
+    With `underflow` False all absolute terms are zero: the bound that would hold if
+    the exponent range had no lower end.
+    """
+    contract = resolve(contract, dtype)
+    compute = CONTRACT_FORMATS[contract.compute]
+    state = CONTRACT_FORMATS[contract.state]
+    u = compute.unit_roundoff
+    flush = contract.ftz != "no"
+    scale = 1.0 if underflow else 0.0
+    # Input and output of an operation may be flushed: numerics 2.4 has 2 lam.
+    eta = 2 * compute.smallest_normal if flush else compute.eta
+    rounded = state.precision < compute.precision or state.emin > compute.emin
+    casts = dict(contract.casts)
+    sequential = contract.structure.kind == "sequential"
+    return Rules(
+        compute=compute,
+        flush=flush and underflow,
+        u=u,
+        eta=scale * eta,
+        add_eta=scale * eta if flush else 0.0,
+        overflow=compute.largest,
+        vanish=scale / compute.largest,
+        state_u=state.unit_roundoff if rounded else 0.0,
+        state_eta=scale * _floor(state, flush) if rounded else 0.0,
+        state_largest=state.largest,
+        state_every=contract.state_every,
+        trees=not sequential,
+        structure=contract.structure,
+        fma=contract.fma == "yes",
+        comp=contract.comp,
+        exp=(u * contract.exp.e0, u * contract.exp.e1),
+        softplus=(u * contract.softplus.e0, u * contract.softplus.e1),
+        silu=(u * contract.silu.e0, u * contract.silu.e1),
+        decay_cast=_cast(casts.get("decay"), scale, flush),
+        drive_cast=_cast(casts.get("drive"), scale, flush),
+        partial_products=contract.range == "products" and not sequential,
+    )
+
+
+def _floor(fmt: Format, flush: bool) -> float:
+    """Absolute error of a store into `fmt` below its normal range."""
+    return fmt.smallest_normal if flush else fmt.eta
+
+
+def _cast(name: str | None, scale: float, flush: bool) -> Store | None:
+    if name is None:
+        return None
+    fmt = CONTRACT_FORMATS[name]
+    return Store(
+        u=fmt.unit_roundoff, eta=scale * _floor(fmt, flush), largest=fmt.largest
+    )
+
+
+def additions(structure: Structure, steps: int) -> int:
+    """The largest number of additions on a term's path after `steps` steps.
+
+    Any order: t, for the initial state is one more term. Trees: an up and a down sweep.
+    Chunks: those of the term's own chunk total, one for each chunk edge it crosses, and
+    those of the last chunk, which a second pass scans from the carried state. (A first
+    pass whose states are joined to the carry afterwards makes no more.)
+    """
+    if steps <= 0:
+        return 0
+    match structure.kind:
+        case "tree":
+            return tree_depth(steps + 1)
+        case "chunk":
+            assert structure.chunk is not None
+            edges, place = divmod(steps - 1, structure.chunk)
+            inside = tree_depth if structure.inner == "tree" else _chain
+            between = tree_depth if structure.carry == "tree" else _chain
+            count = inside(place + 2)
+            if edges:
+                count += inside(structure.chunk) + between(edges + 1)
+            return min(steps, count)
+        case _:
+            return steps
+
+
+def tree_depth(terms: int) -> int:
+    """Levels of an up and a down sweep over n terms; never more than n - 1."""
+    return min(terms - 1, 2 * math.ceil(math.log2(terms)))
+
+
+def _chain(terms: int) -> int:
+    """Additions of n terms one after another."""
+    return terms - 1
+
+
+def storage_error(dtype: str) -> Store:
+    """What a store into the storage format `dtype` may do."""
+    fmt = FORMATS[dtype]
+    return Store(u=fmt.unit_roundoff, eta=fmt.eta, largest=fmt.largest)

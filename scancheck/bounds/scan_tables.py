@@ -1,0 +1,52 @@
+"""The rules as the arrays that the compiled scans read."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scancheck.bounds import error_scan as scan
+from scancheck.bounds.rules import Rules, additions
+
+FloatArray = NDArray[np.float64]
+
+# A compensated step forms the errors of a product and a sum and adds them to its rest:
+# at most six results that may underflow, where a plain step has one of each kind.
+COMPENSATED_FLOORS = 6.0
+# Rests of a tree: with n products and d additions on a path, each of n + d errors passes
+# at most 6 d roundings among the B and 2.5 n among the A, and the products of two rests
+# that are left out add n (1.5 n + d); together below 6 (n + d)^2 u^2.
+SECOND_ORDER = 6.0
+
+
+def coefficients(rules: Rules) -> FloatArray:
+    """The rules as the vector that the compiled scan reads."""
+    c = np.zeros(scan.COEFFICIENTS)
+    floors = 1.0 if rules.comp == "none" else COMPENSATED_FLOORS
+    c[scan.U] = rules.u
+    c[scan.ETA], c[scan.ADD_ETA] = floors * rules.eta, floors * rules.add_eta
+    c[scan.STATE_U], c[scan.STATE_ETA] = rules.state_u, rules.state_eta
+    c[scan.STATE_LARGEST] = rules.state_largest
+    c[scan.TREES], c[scan.FMA] = float(rules.trees), float(rules.fma)
+    c[scan.COMP] = {"none": 0.0, "kahan": 1.0, "full": 2.0}[rules.comp]
+    c[scan.PRODUCTS] = float(rules.partial_products)
+    return c
+
+
+def path_table(rules: Rules, total: int) -> FloatArray:
+    """The table that `error_scan` reads, [total + 1, PATH_COLUMNS]."""
+    steps = np.arange(total + 1, dtype=np.float64)
+    adds = np.array(
+        [additions(rules.structure, t) for t in range(total + 1)], dtype=np.float64
+    )
+    one = np.log1p(rules.u)
+    table = np.empty((total + 1, scan.PATH_COLUMNS))
+    table[:, scan.STEPS], table[:, scan.ADDS] = steps, adds
+    plain = rules.comp == "none"
+    table[:, scan.GROWTH] = _power(adds * one) if plain else 0.0
+    table[:, scan.GROWN] = 1.0 + _power((2.0 * steps + adds) * one)
+    table[:, scan.SECOND] = _power(SECOND_ORDER * (steps + adds) * one)
+    return table
+
+
+def _power(exponent: FloatArray) -> FloatArray:
+    """exp(x) - 1, held finite: times 0 it has to stay 0."""
+    return np.asarray(np.expm1(np.minimum(exponent, 690.0)))

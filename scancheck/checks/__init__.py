@@ -1,0 +1,1 @@
+"""What a kernel is put through: the oracle, relations, hazards and gradients."""

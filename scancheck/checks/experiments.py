@@ -1,0 +1,274 @@
+"""A failing case run or judged again in other ways, and the diagnosis that follows."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from scancheck.bounds.budget import Allowance, budget_for
+from scancheck.case import Case
+from scancheck.checks.hypotheses import explain
+from scancheck.checks.oracle import CaseReport, Request, check_case
+from scancheck.contract import Contract, format_contract
+from scancheck.diagnosis import CAUSES, Place, heals_inside_chunks, locate
+from scancheck.errors import ScancheckError
+from scancheck.kernel import Kernel
+from scancheck.metrics import measure
+from scancheck.ops import op_named
+from scancheck.ops.normal_form import spec_of
+from scancheck.verdict import RED, Check, Verdict
+
+# Contracts that are tried, narrowest first, on outputs that failed (semantics.md).
+WIDER = (
+    "state=bf16",
+    "state=fp16",
+    "compute=tf32",
+    "compute=storage",
+    "compute=fp16",
+    "compute=bf16",
+    "log=diff",
+)
+COMMON_CHUNKS = (64, 128, 256, 32, 16)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """Where a check failed, why probably, and what to try."""
+
+    cause: str  # key of diagnosis.CAUSES
+    reason: str  # likely cause in words, with what was found
+    advice: str
+    place: Place | None = None
+    would_pass: str | None = None  # contract under which the outputs pass
+    shrinks: bool | None = None  # error shrinks with a wider dtype; None: unknown
+
+
+def likely_cause(
+    kernel: Kernel, report: CaseReport, check: Check
+) -> tuple[str, str, Place | None]:
+    """Key of the likely cause of a red check, what was seen, and where."""
+    place = _place(kernel, report, check)
+    cause, detail = _cause(kernel, report, check, place)
+    return cause, detail, place
+
+
+def diagnose(
+    kernel: Kernel, report: CaseReport, check: Check, request: Request
+) -> Diagnosis:
+    """The diagnosis of one red check of a case."""
+    cause, detail, place = likely_cause(kernel, report, check)
+    would_pass = None
+    if check.check == "oracle" and check.verdict is Verdict.FAIL:
+        would_pass = passing_contract(report, request.contract)
+        if cause in ("unknown", "local") and would_pass is not None:
+            short = "short_state" if would_pass.startswith("state") else "short_compute"
+            cause = short if not would_pass.startswith("log") else cause
+            detail = f"the outputs are within the budget of {would_pass}"
+    known = CAUSES[cause]
+    return Diagnosis(
+        cause=cause,
+        reason=f"{known.text}; {detail}" if detail else known.text,
+        advice=known.advice,
+        place=place,
+        would_pass=would_pass,
+        shrinks=_shrinks(kernel, report, request, check),
+    )
+
+
+def _place(kernel: Kernel, report: CaseReport, check: Check) -> Place | None:
+    """The place of the first wrong element of the check's tensor."""
+    if check.tensor is None:
+        return None
+    gradient = check.check == "gradient"
+    metrics = (report.gradient_metrics if gradient else report.metrics).get(
+        check.tensor
+    )
+    if metrics is None:
+        return None
+    op = op_named(report.case.op)
+    axes = spec_of(op, check.tensor, metrics.ratio.ndim).axes
+    if op.time_axis not in axes:
+        return None
+    return locate(metrics.wrong, axes.index(op.time_axis), kernel.chunk)
+
+
+def _cause(
+    kernel: Kernel,
+    report: CaseReport,
+    check: Check,
+    place: Place | None,
+) -> tuple[str, str]:
+    """Key of the likely cause, and what was seen."""
+    if check.check == "repeat":
+        return "nondeterministic", ""
+    if check.check == "call":
+        problem = report.outcome.problem
+        changed = problem is not None and problem.kind in (
+            "input_changed",
+            "aliases_input",
+        )
+        return ("input_changed" if changed else "call"), ""
+    if check.check == "gradient":
+        return _gradient_cause(report, check)
+    if check.verdict is Verdict.SUSPECT:
+        return "bias", ""
+    if any(mask.any() for mask in report.outcome.differs.values()):
+        return "nondeterministic", ""
+    if check.verdict is Verdict.NONFINITE:
+        return _nonfinite_cause(report, check)
+    found = explain(report, _chunks(kernel, place))
+    if found is not None:
+        return found.cause, found.detail
+    return _pattern_cause(kernel, report, place)
+
+
+def _chunks(kernel: Kernel, place: Place | None) -> list[int]:
+    """Chunk sizes worth trying: the declared one, the found one, common ones."""
+    if kernel.chunk is not None:
+        return [kernel.chunk]
+    chunks = list(COMMON_CHUNKS)
+    if place is not None and place.token > 0:
+        fitting = [c for c in (2**k for k in range(10, 2, -1)) if place.token % c == 0]
+        chunks = fitting + [c for c in chunks if c not in fitting]
+    return chunks
+
+
+def _nonfinite_cause(report: CaseReport, check: Check) -> tuple[str, str]:
+    """Unwritten memory shows as NaN where all inputs are tame."""
+    peaks = [np.max(np.abs(v), initial=0.0) for v in report.inputs.tensors.values()]
+    tame = all(peak < 1e4 for peak in peaks)
+    got = report.outcome.outputs[str(check.tensor)]
+    return ("unwritten" if tame and np.isnan(got).any() else "overflow"), ""
+
+
+def _gradient_cause(report: CaseReport, check: Check) -> tuple[str, str]:
+    """Gradients are read together: which are wrong, and under which cotangent."""
+    op = op_named(report.case.op)
+    wrong = {n for n, m in report.gradient_metrics.items() if m.wrong.any()}
+    if any(m.wrong.any() for m in report.metrics.values()):
+        return "gradient_follows", ""
+    got = report.outcome.gradients
+    if report.cotangent_kind == "final_state" and not any(
+        g.any() for g in got.values()
+    ):
+        return "state_gradient_dropped", "all gradients are zero"
+    if report.cotangent_kind == "dense" and _final_state_explains(report, wrong):
+        return "state_gradient_dropped", ""
+    gates = {"a", "g", "delta", "A", "delta_bias"}
+    if wrong and wrong <= gates:
+        return "gate_gradient", f"wrong: {', '.join(sorted(wrong))}"
+    if wrong == {op.state}:
+        return "initial_state_gradient", ""
+    return "gradient", f"wrong: {', '.join(sorted(wrong))}"
+
+
+def _final_state_explains(report: CaseReport, wrong: set[str]) -> bool:
+    """Whether the gradients are right for a final-state cotangent of zero."""
+    from scancheck.oracles.fp64 import solve_fp64
+
+    op = op_named(report.case.op)
+    final = op.outputs[1].name
+    if report.cotangents is None or final not in report.cotangents or not wrong:
+        return False
+    bars = {n: v for n, v in report.cotangents.items() if n != final}
+    tensors, switches = report.inputs.tensors, report.inputs.switches
+    solution = solve_fp64(op, tensors, switches, bars)
+    for name in wrong:
+        off = np.abs(report.outcome.gradients[name] - solution.gradients[name].value)
+        if not (off <= report.gradient_metrics[name].allowance).all():
+            return False
+    return True
+
+
+def _pattern_cause(
+    kernel: Kernel, report: CaseReport, place: Place | None
+) -> tuple[str, str]:
+    """What the pattern of wrong tokens alone says."""
+    op = op_named(report.case.op)
+    first = op.outputs[0]
+    metrics = report.metrics.get(first.name)
+    if metrics is None or place is None:
+        return "unknown", ""
+    axis = first.axes.index(op.time_axis)
+    for chunk in _chunks(kernel, place):
+        if heals_inside_chunks(metrics.wrong, axis, chunk):
+            return "in_place_scan", f"positions repeat in every chunk of {chunk}"
+    if place.where == "carry":
+        return "carry", f"first wrong at the edge of chunk {place.chunk}"
+    return ("local" if place.token > 0 else "unknown"), ""
+
+
+def passing_contract(report: CaseReport, claimed: Contract) -> str | None:
+    """The narrowest of the wider contracts under which the outputs would pass."""
+    from scancheck.contract import parse_contract
+
+    op = op_named(report.case.op)
+    for text in WIDER:
+        wider = parse_contract(text)
+        fields = {
+            name: getattr(wider, name)
+            for name in ("state", "compute", "log")
+            if getattr(wider, name) != getattr(Contract(), name)
+        }
+        try:
+            contract = replace(claimed, **fields)
+            budget = budget_for(
+                op,
+                report.inputs.tensors,
+                report.inputs.switches,
+                contract,
+                report.case.dtype,
+            )
+        except ScancheckError:
+            continue
+        if format_contract(contract) == format_contract(claimed):
+            continue
+        if _all_within(report, budget.outputs):
+            return text
+    return None
+
+
+def _all_within(report: CaseReport, allowances: Mapping[str, Allowance]) -> bool:
+    """Whether every output passes under other allowances, and not vacuously.
+
+    An allowance as large as what it judges says nothing; most of what was wrong must be
+    judged by more than that.
+    """
+    wrong = informed = 0
+    for name in report.metrics:
+        reference, allowance = report.truth.outputs[name], allowances[name]
+        found = measure(name, report.outcome.outputs[name], reference, allowance)
+        if found.wrong.any() or found.excused.any():
+            return False
+        was_wrong = report.metrics[name].wrong
+        wrong += int(was_wrong.sum())
+        informed += int((was_wrong & ~found.vacuous).sum())
+    return 2 * informed > wrong
+
+
+def _shrinks(
+    kernel: Kernel, report: CaseReport, request: Request, check: Check
+) -> bool | None:
+    """Whether the same check passes in fp64; None when the kernel does not take it."""
+    if report.case.dtype == "fp64" or check.check not in ("oracle", "gradient"):
+        return None
+    case = replace(report.case, dtype="fp64")
+    try:
+        wide = check_case(kernel, case, request, cotangent_kind=report.cotangent_kind)
+    except ScancheckError:
+        return None
+    if wide.outcome.problem is not None:
+        return None
+    again = [c for c in wide.checks if c.check == check.check]
+    again = [c for c in again if c.tensor == check.tensor]
+    if not again or again[0].verdict is Verdict.UNCERTIFIED:
+        return None
+    return again[0].verdict not in RED
+
+
+def red_checks(report: CaseReport) -> Iterable[Check]:
+    """The checks of a case that make it red, in order."""
+    return (check for check in report.checks if check.verdict in RED)
+
+
+__all__ = ["Case", "Diagnosis", "diagnose", "passing_contract", "red_checks"]

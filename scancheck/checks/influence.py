@@ -1,0 +1,162 @@
+"""BLIND: which parts of an op no passed case could have shown a fault in.
+
+A part is seen once taking it away moves some judged element by ten times its budget.
+The truth without the part comes from the same oracle, so nothing here knows an op.
+"""
+
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scancheck.case import Case
+from scancheck.checks.oracle import CaseReport
+from scancheck.ops import op_named
+from scancheck.ops.normal_form import Lowered, Op, spec_of
+from scancheck.oracles.engine import solve
+from scancheck.oracles.fp64 import Fp64System
+
+FloatArray = NDArray[np.float64]
+
+# Influence that a part needs, in budgets of an element (semantics.md, BLIND).
+NEEDED = 10.0
+DEFAULT_CHUNK = 64
+TOKENS = ("first token", "last token")
+CARRY = "carry across a chunk edge"
+
+
+def parts_of(
+    op: Op, accepted: Iterable[str], returned: Iterable[str], gradients: bool
+) -> tuple[str, ...]:
+    """Names of the parts that a run must have seen, in a fixed order."""
+    accepted, returned = set(accepted), set(returned)
+    inputs = [spec.name for spec in op.inputs if spec.name in accepted]
+    names = [CARRY, *TOKENS]
+    names += [f"input {name}" for name in inputs]
+    names += [f"output {s.name}" for s in op.outputs if s.name in returned]
+    if gradients:
+        names += [f"gradient {name}" for name in inputs]
+    return tuple(names)
+
+
+def seen_parts(report: CaseReport, wanted: Iterable[str]) -> set[str]:
+    """Those of the wanted parts that this case would have shown a fault in."""
+    seen = set()
+    for name in wanted:
+        kind, _, tensor = name.partition(" ")
+        match kind:
+            case "output":
+                visible = _visible(report, tensor, gradient=False)
+            case "gradient":
+                visible = _visible(report, tensor, gradient=True)
+            case "input":
+                visible = _moves(report, _without_input(report, tensor))
+            case "carry":
+                visible = _moves(report, _without_carry(report))
+            case _:
+                visible = _moves(report, _without_token(report, name == TOKENS[0]))
+        if visible:
+            seen.add(name)
+    return seen
+
+
+def _visible(report: CaseReport, name: str, *, gradient: bool) -> bool:
+    """Whether an output or gradient itself stands out of its budget."""
+    metrics = (report.gradient_metrics if gradient else report.metrics).get(name)
+    if metrics is None:
+        return False
+    values = (report.truth.gradients if gradient else report.truth.outputs)[name].hi
+    return bool((np.abs(values) >= NEEDED * metrics.allowance).any() and values.any())
+
+
+def _moves(report: CaseReport, other: dict[str, FloatArray] | None) -> bool:
+    """Whether the truth without a part differs by ten budgets somewhere."""
+    if other is None:
+        return False
+    for name, metrics in report.metrics.items():
+        change = np.abs(other[name] - report.truth.outputs[name].hi)
+        if (change > NEEDED * metrics.allowance).any():
+            return True
+    return False
+
+
+def _solved(
+    case: Case,
+    tensors: dict[str, FloatArray],
+    switches: dict[str, bool],
+    system: object,
+) -> dict[str, FloatArray]:
+    solution = solve(system, op_named(case.op), tensors, switches)  # type: ignore[arg-type]
+    return {name: ball.value for name, ball in solution.outputs.items()}
+
+
+def _without_input(report: CaseReport, name: str) -> dict[str, FloatArray] | None:
+    """Outputs with one input set to zero."""
+    tensors = dict(report.inputs.tensors)
+    if name not in tensors or not tensors[name].any():
+        return None
+    tensors[name] = np.zeros_like(tensors[name])
+    return _solved(report.case, tensors, report.inputs.switches, Fp64System())
+
+
+def _without_carry(report: CaseReport) -> dict[str, FloatArray] | None:
+    """Outputs when no state crosses the edges of the chunks that were aimed at."""
+    options = dict(report.case.options)
+    chunk = int(options.get("chunk") or DEFAULT_CHUNK)
+    op = op_named(report.case.op)
+    if dict(report.case.sizes)[op.time_axis] <= chunk:
+        return None
+    system = _Forgetful(chunk)
+    return _solved(report.case, report.inputs.tensors, report.inputs.switches, system)
+
+
+def _without_token(report: CaseReport, first: bool) -> dict[str, FloatArray] | None:
+    """Outputs when the first or last token writes nothing."""
+    op = op_named(report.case.op)
+    total = dict(report.case.sizes)[op.time_axis]
+    if total == 0:
+        return None
+    system = _Skipping(0 if first else total - 1)
+    return _solved(report.case, report.inputs.tensors, report.inputs.switches, system)
+
+
+class _Forgetful(Fp64System):
+    """The oracle with the decay set to zero at chunk edges."""
+
+    def __init__(self, chunk: int) -> None:
+        super().__init__()
+        self.chunk = chunk
+
+    def forward(self, lowered, state, start, total, keep):  # type: ignore[no-untyped-def]
+        steps = lowered.v.shape[1]
+        edges = [
+            t for t in range(steps) if (start + t) % self.chunk == 0 and start + t > 0
+        ]
+        return super().forward(_zeroed(lowered, "w", edges), state, start, total, keep)
+
+
+class _Skipping(Fp64System):
+    """The oracle with one token's written value set to zero."""
+
+    def __init__(self, token: int) -> None:
+        super().__init__()
+        self.token = token
+
+    def forward(self, lowered, state, start, total, keep):  # type: ignore[no-untyped-def]
+        here = self.token - start
+        places = [here] if 0 <= here < lowered.v.shape[1] else []
+        return super().forward(_zeroed(lowered, "v", places), state, start, total, keep)
+
+
+def _zeroed(lowered: Lowered, name: str, steps: list[int]) -> Lowered:
+    """The tile with w or v set to zero at some steps."""
+    number = getattr(lowered, name)
+    value, radius = (part.copy() for part in number.components)
+    value[:, steps] = 0.0
+    radius[:, steps] = 0.0
+    changed = {name: number.like(value, radius)}
+    fields = {f: getattr(lowered, f) for f in ("w", "v", "k", "r", "log_w")}
+    return Lowered(**(fields | changed))
+
+
+__all__ = ["parts_of", "seen_parts", "spec_of"]

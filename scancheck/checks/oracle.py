@@ -1,0 +1,283 @@
+"""The funnel: one case of one kernel against certified truth and derived budget."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scancheck.bounds.budget import Allowance, Budget, budget_for
+from scancheck.bounds.moments import lambda_factor, moments_for, rho, rho_limit
+from scancheck.case import Case
+from scancheck.contract import Contract
+from scancheck.formats import format_named
+from scancheck.kernel import Kernel
+from scancheck.metrics import TensorMetrics, measure
+from scancheck.ops import op_named
+from scancheck.ops.normal_form import Op, spec_of
+from scancheck.oracles.ladder import Reference, Truth, certify
+from scancheck.recipes.build import build
+from scancheck.recipes.catalog import RECIPES
+from scancheck.recipes.inputs import Inputs, cotangents
+from scancheck.runner import Outcome, execute
+from scancheck.verdict import Check, Verdict, first_wrong, judge, worst_verdict
+
+FloatArray = NDArray[np.float64]
+
+# Fewer independent chains than this say too little for rho and lambda (numerics 2.8).
+MIN_CHAINS = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What is asked of every case of a run."""
+
+    contract: Contract
+    gradients: bool = False
+    elements: int = 1  # elements judged in the whole run, which share p
+    p: float = 1e-6  # false-alarm probability of the probable bound, per run
+    not_judged: frozenset[str] = frozenset()  # outputs that the kernel does not return
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseReport:
+    """Everything that is known about one case."""
+
+    case: Case
+    verdict: Verdict
+    checks: tuple[Check, ...]
+    inputs: Inputs
+    cotangents: dict[str, FloatArray] | None
+    cotangent_kind: str | None
+    outcome: Outcome
+    truth: Truth
+    budget: Budget
+    metrics: dict[str, TensorMetrics] = field(default_factory=dict)  # outputs
+    gradient_metrics: dict[str, TensorMetrics] = field(default_factory=dict)
+
+
+def check_case(
+    kernel: Kernel, case: Case, request: Request, *, cotangent_kind: str | None = None
+) -> CaseReport:
+    """The report of one case; gradients are judged when a cotangent kind is given."""
+    inputs = build(case)
+    bars = None
+    if request.gradients and cotangent_kind is not None:
+        bars = cotangents(case, cotangent_kind, case.seed)
+        bars = {n: v for n, v in bars.items() if n not in request.not_judged}
+    return check_inputs(kernel, case, inputs, request, bars, cotangent_kind)
+
+
+def check_inputs(
+    kernel: Kernel,
+    case: Case,
+    inputs: Inputs,
+    request: Request,
+    bars: dict[str, FloatArray] | None = None,
+    cotangent_kind: str | None = None,
+) -> CaseReport:
+    """As `check_case`, for tensors that do not come from the case's recipe."""
+    op = op_named(case.op)
+    outcome = execute(kernel, op, inputs, case.dtype, cotangents=bars)
+    budget = budget_for(
+        op, inputs.tensors, inputs.switches, request.contract, case.dtype, bars
+    )
+    if is_exact(case, inputs, request.contract):
+        budget = _without_allowance(budget)
+    allowance = {n: a.error for n, a in budget.outputs.items()}
+    allowance |= {n: a.error for n, a in budget.gradients.items()}
+    truth = certify(op, inputs.tensors, inputs.switches, bars, allowance)
+    checks = _call_checks(op, outcome, case)
+    metrics = _measured(outcome.outputs, truth.outputs, budget.outputs)
+    gradient_metrics = _measured(outcome.gradients, truth.gradients, budget.gradients)
+    checks += _forward_checks(op, case, inputs, request, metrics)
+    for name, found in gradient_metrics.items():
+        axis = _time_axis(op, name, found.ratio.ndim)
+        checks.append(judge("gradient", found, time_axis=axis))
+    checks = [
+        _range_if_underflow(op, case, inputs, request, metrics, check, bars)
+        for check in checks
+    ]
+    return CaseReport(
+        case=case,
+        verdict=worst_verdict(check.verdict for check in checks),
+        checks=tuple(checks),
+        inputs=inputs,
+        cotangents=bars,
+        cotangent_kind=cotangent_kind,
+        outcome=outcome,
+        truth=truth,
+        budget=budget,
+        metrics=metrics,
+        gradient_metrics=gradient_metrics,
+    )
+
+
+def is_exact(case: Case, inputs: Inputs, contract: Contract) -> bool:
+    """Whether every order of combination must give the exact result, to the bit.
+
+    Only plain decays qualify: no contract promises that exp(0) is exactly 1.
+    """
+    recipe = RECIPES.get(case.recipe)
+    return (
+        recipe is not None
+        and recipe.exact
+        and "a" in inputs.tensors
+        and contract.log == "none"
+    )
+
+
+def _without_allowance(budget: Budget) -> Budget:
+    """Zero allowance on outputs; gradients keep theirs."""
+    outputs = {
+        name: Allowance(
+            error=np.zeros_like(a.error),
+            overflows=np.zeros_like(a.overflows),
+            largest=a.largest,
+            storage_u=a.storage_u,
+            magnitude=a.magnitude,
+        )
+        for name, a in budget.outputs.items()
+    }
+    return Budget(outputs=outputs, gradients=budget.gradients)
+
+
+def _measured(
+    got: Mapping[str, FloatArray],
+    truth: Mapping[str, Reference],
+    allowances: Mapping[str, Allowance],
+) -> dict[str, TensorMetrics]:
+    """Metrics of every tensor that the kernel gave and the op has."""
+    found = {}
+    for name, values in got.items():
+        found[name] = measure(name, values, truth[name], allowances[name])
+    return found
+
+
+def _time_axis(op: Op, name: str, rank: int) -> int | None:
+    axes = spec_of(op, name, rank).axes
+    return axes.index(op.time_axis) if op.time_axis in axes else None
+
+
+def _call_checks(op: Op, outcome: Outcome, case: Case) -> list[Check]:
+    """What the runner saw beside the numbers."""
+    checks = []
+    if outcome.problem is not None:
+        problem = outcome.problem
+        kind = Verdict.ERROR
+        if problem.kind in (
+            "input_changed",
+            "aliases_input",
+            "wrote_outside",
+            "not_differentiable",
+            "backward_raised",
+        ):
+            kind = Verdict.FAIL
+        checks.append(Check(check="call", verdict=kind, reason=problem.message))
+    for found, what in (
+        (outcome.differs, "output"),
+        (outcome.gradient_differs, "gradient"),
+    ):
+        for name, mask in found.items():
+            if mask.any():
+                index = first_wrong(mask, _time_axis(op, name, mask.ndim))
+                reason = f"{what} {name} differs between identical runs"
+                checks.append(
+                    Check(
+                        check="repeat",
+                        verdict=Verdict.FAIL,
+                        tensor=name,
+                        index=index,
+                        reason=reason,
+                    )
+                )
+    return checks
+
+
+def _forward_checks(
+    op: Op,
+    case: Case,
+    inputs: Inputs,
+    request: Request,
+    metrics: Mapping[str, TensorMetrics],
+) -> list[Check]:
+    """Judgements of the outputs, by rho and lambda too where those apply."""
+    sizes = dict(case.sizes)
+    chains = sizes["B"] * sizes["D"]
+    recipe = RECIPES.get(case.recipe)
+    judges = recipe is not None and recipe.independent_roundings
+    moments = None
+    if judges and chains >= MIN_CHAINS:
+        moments = moments_for(
+            op, inputs.tensors, inputs.switches, request.contract, case.dtype, None
+        )
+    checks = []
+    for name, found in metrics.items():
+        value = limit = None
+        beyond = False
+        if moments is not None and found.error.size:
+            root = moments[name]
+            value = rho(found.error, root)
+            limit = rho_limit(chains)
+            factor = lambda_factor(max(request.elements, found.error.size), request.p)
+            beyond = bool((found.error > factor * root).any())
+        axis = _time_axis(op, name, found.ratio.ndim)
+        checks.append(
+            judge(
+                "oracle",
+                found,
+                time_axis=axis,
+                rho=value,
+                rho_limit=limit,
+                beyond_probable=beyond,
+            )
+        )
+    return checks
+
+
+def _range_if_underflow(
+    op: Op,
+    case: Case,
+    inputs: Inputs,
+    request: Request,
+    metrics: Mapping[str, TensorMetrics],
+    check: Check,
+    bars: dict[str, FloatArray] | None,
+) -> Check:
+    """RANGE instead of PASS where only underflow of partial results excuses the error.
+
+    An element of normal size whose budget swallows it, and which is off by more than
+    the budget would be without underflow, is no pass: numerics 2.4, "range is not
+    rounding".
+    """
+    if check.verdict is not Verdict.PASS or check.check != "oracle":
+        return check
+    found = metrics[str(check.tensor)]
+    suspicious = found.vacuous & (found.error > 0.0)
+    if not suspicious.any():
+        return check
+    bare = budget_for(
+        op,
+        inputs.tensors,
+        inputs.switches,
+        request.contract,
+        case.dtype,
+        underflow=False,
+    ).outputs[found.name]
+    lost = suspicious & (found.error > bare.error) & (found.allowance > 2 * bare.error)
+    lost &= found.error > format_named(case.dtype).smallest_normal
+    if not lost.any():
+        return check
+    index = first_wrong(lost, _time_axis(op, found.name, lost.ndim))
+    return Check(
+        check=check.check,
+        verdict=Verdict.RANGE,
+        tensor=check.tensor,
+        ratio=check.ratio,
+        rho=check.rho,
+        index=index,
+        reason=(
+            f"{int(lost.sum())} of {lost.size} values are lost because products of "
+            "decays underflow in the declared structure"
+        ),
+    )

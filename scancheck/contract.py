@@ -1,0 +1,288 @@
+"""How a kernel says it rounds, as data, and how users write it down.
+
+Fields and values follow numerics 2.1: each maps to a coefficient of a bound.
+"""
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from scancheck.errors import CaseInvalid
+from scancheck.formats import FORMATS, TF32
+
+CONTRACT_FORMATS = {**FORMATS, TF32.name: TF32}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Structure:
+    """In which order a kernel combines its steps."""
+
+    kind: str = "unknown"  # unknown, sequential, tree, chunk
+    chunk: int | None = None  # tokens per chunk, for kind chunk
+    inner: str = "sequential"  # order inside a chunk: sequential or tree
+    carry: str = "sequential"  # order between chunks: sequential or tree
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorModel:
+    """Relative error e0 + e1 |x| of a function, in unit roundoffs of `compute`."""
+
+    e0: float
+    e1: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contract:
+    """The rounding behaviour a kernel claims; the defaults are any tree in fp32.
+
+    Raises CaseInvalid when two fields contradict each other.
+    """
+
+    compute: str = "fp32"  # format of every operation, or "storage": the case's dtype
+    state: str = "compute"  # format the state is kept in: compute, storage or a name
+    state_every: int = 1  # the state is rounded to `state` every so many steps
+    structure: Structure = Structure()  # order of combination
+    fma: str = "allowed"  # allowed, yes, no
+    log: str = "none"  # none, diff, segsum, factored, full, renorm
+    comp: str = "none"  # none, kahan (addition only), full (product and addition)
+    exp: ErrorModel = ErrorModel(e0=4.0, e1=2.35)  # CUDA's fast exp, numerics 2.1
+    softplus: ErrorModel = ErrorModel(e0=4.0)
+    silu: ErrorModel = ErrorModel(e0=4.0)
+    ftz: str = "either"  # subnormal results: either (the larger term), yes, no
+    casts: tuple[tuple[str, str], ...] = ()  # (cast point, format): decay, drive
+    range: str = "products"  # what must stay in range: products, sequential, log
+    domain: tuple[tuple[str, float, float], ...] = ()  # (input, lowest, highest)
+
+    def __post_init__(self) -> None:
+        _check_values(self)
+        _check_contradictions(self)
+
+
+CHOICES = {
+    "fma": ("allowed", "yes", "no"),
+    "log": ("none", "diff", "segsum", "factored", "full", "renorm"),
+    "comp": ("none", "kahan", "full"),
+    "ftz": ("either", "yes", "no"),
+    "range": ("products", "sequential", "log"),
+}
+ORDERS = ("sequential", "tree")
+KINDS = ("unknown", "sequential", "tree", "chunk")
+CAST_POINTS = ("decay", "drive")
+
+
+def _check_values(contract: Contract) -> None:
+    """Raises CaseInvalid for a value outside its field's list."""
+    for name, choices in CHOICES.items():
+        value = getattr(contract, name)
+        if value not in choices:
+            raise CaseInvalid(
+                f"contract {name}: expected one of {', '.join(choices)}; got {value!r}"
+            )
+    known = sorted(CONTRACT_FORMATS)
+    for name, extra in (("compute", ["storage"]), ("state", ["compute", "storage"])):
+        value = getattr(contract, name)
+        if value not in known + extra:
+            raise CaseInvalid(
+                f"contract {name}: expected one of {', '.join(extra + known)}; "
+                f"got {value!r}"
+            )
+    for point, name in contract.casts:
+        if point not in CAST_POINTS or name not in known:
+            raise CaseInvalid(
+                f"contract casts: expected POINT:FORMAT with POINT in "
+                f"{', '.join(CAST_POINTS)} and FORMAT in {', '.join(known)}; "
+                f"got {point}:{name}"
+            )
+    if contract.state_every < 1:
+        raise CaseInvalid(
+            f"contract state_every: expected at least 1; got {contract.state_every}"
+        )
+    for name in ("exp", "softplus", "silu"):
+        model = getattr(contract, name)
+        if not (0 <= model.e0 < 1e6 and 0 <= model.e1 < 1e6):
+            raise CaseInvalid(
+                f"contract {name}: expected error coefficients in 0 .. 1e6 unit "
+                f"roundoffs; got {model.e0}, {model.e1}"
+            )
+    _check_structure(contract.structure)
+
+
+def _check_structure(structure: Structure) -> None:
+    if structure.kind not in KINDS:
+        raise CaseInvalid(
+            f"contract structure: expected one of {', '.join(KINDS)}; "
+            f"got {structure.kind!r}"
+        )
+    if (structure.kind == "chunk") != (structure.chunk is not None):
+        raise CaseInvalid(
+            "contract structure: a chunk size belongs to chunk(C, inner, carry) and "
+            f"to nothing else; got {structure.kind} with chunk size {structure.chunk}"
+        )
+    if structure.chunk is not None and structure.chunk < 1:
+        raise CaseInvalid(
+            f"contract structure: expected a chunk size of at least 1; "
+            f"got {structure.chunk}"
+        )
+    for side in (structure.inner, structure.carry):
+        if side not in ORDERS:
+            raise CaseInvalid(
+                f"contract structure: expected sequential or tree inside chunk(...); "
+                f"got {side!r}"
+            )
+
+
+def _check_contradictions(contract: Contract) -> None:
+    """Raises CaseInvalid that names both sides of a contradiction."""
+    kind = contract.structure.kind
+    clashes = (
+        (contract.comp == "full" and kind == "unknown", "comp=full", "structure"),
+        (contract.comp != "none" and contract.log != "none", "comp", "log"),
+        (contract.range == "log" and contract.log == "none", "range=log", "log=none"),
+        (
+            contract.range == "sequential" and kind in ("tree", "chunk"),
+            "range=sequential",
+            f"structure={kind}",
+        ),
+        (
+            contract.state_every > 1 and contract.state == "compute",
+            f"state_every={contract.state_every}",
+            "state=compute (nothing is rounded)",
+        ),
+    )
+    for holds, left, right in clashes:
+        if holds:
+            raise CaseInvalid(
+                f"contract contradicts itself: {left} against {right}; "
+                "change one of the two (comp=full needs a declared structure)"
+                if left == "comp=full"
+                else f"contract contradicts itself: {left} against {right}; "
+                "change one of the two"
+            )
+
+
+def resolve(contract: Contract, dtype: str) -> Contract:
+    """The contract with "storage" and "compute" replaced by format names."""
+    compute = dtype if contract.compute == "storage" else contract.compute
+    # An fp64 case is computed in fp64 unless the contract says otherwise.
+    if dtype == "fp64" and contract.compute == Contract().compute:
+        compute = "fp64"
+    state = {"compute": compute, "storage": dtype}.get(contract.state, contract.state)
+    every = contract.state_every
+    return replace(contract, compute=compute, state=state, state_every=every)
+
+
+def parse_contract(text: str) -> Contract:
+    """The contract written as `key=value,...`, or in a TOML file of that name.
+
+    Raises CaseInvalid for an unknown key, a value that does not parse, a file that
+    is not TOML, or a contradiction.
+    """
+    if text.endswith(".toml"):
+        return _from_mapping(_read_toml(Path(text)))
+    pairs = {}
+    for item in re.split(r",(?![^()]*\))", text):
+        if not item.strip():
+            continue
+        key, separator, value = item.partition("=")
+        if not separator:
+            raise CaseInvalid(
+                f"--contract: expected key=value,...; got {item.strip()!r}"
+            )
+        if key.strip() in pairs:
+            raise CaseInvalid(f"--contract: {key.strip()} is given twice")
+        pairs[key.strip()] = value.strip()
+    return _from_mapping(pairs)
+
+
+def _read_toml(path: Path) -> Mapping[str, Any]:
+    try:
+        return tomllib.loads(path.read_text())
+    except OSError as error:
+        raise CaseInvalid(f"--contract {path}: cannot be read ({error})") from error
+    except tomllib.TOMLDecodeError as error:
+        raise CaseInvalid(f"--contract {path}: not TOML ({error})") from error
+
+
+def _from_mapping(pairs: Mapping[str, Any]) -> Contract:
+    known = [f.name for f in fields(Contract)]
+    values: dict[str, Any] = {}
+    for key, value in pairs.items():
+        if key not in known:
+            raise CaseInvalid(
+                f"contract key {key!r} is unknown; expected one of {', '.join(known)}"
+            )
+        values[key] = _parse_value(key, value)
+    return Contract(**values)
+
+
+def _parse_value(key: str, value: Any) -> Any:
+    """One field from its text; numbers may be given as in exp=4+2.35x."""
+    text = str(value).replace(" ", "")
+    try:
+        if key == "structure":
+            return parse_structure(text)
+        if key == "state_every":
+            return int(text)
+        if key in ("exp", "softplus", "silu"):
+            e0, _, e1 = text.removesuffix("x").partition("+")
+            return ErrorModel(e0=float(e0), e1=float(e1 or 0.0))
+        if key == "casts":
+            points = [p for p in re.split(r"[+;]", text) if p]
+            return tuple((p.partition(":")[0], p.partition(":")[2]) for p in points)
+        if key == "domain":
+            rows = [row for row in re.split(r"[+;]", text) if row]
+            return tuple(_domain_row(row) for row in rows)
+    except ValueError as error:
+        raise CaseInvalid(
+            f"contract {key}: cannot read {value!r} ({error}); examples: "
+            "structure=chunk(64,tree,sequential), state_every=64, exp=4+2.35x, "
+            "casts=decay:bf16+drive:bf16, domain=g:-5:0"
+        ) from error
+    return text
+
+
+def _domain_row(row: str) -> tuple[str, float, float]:
+    name, lowest, highest = row.split(":")
+    return name, float(lowest), float(highest)
+
+
+def parse_structure(text: str) -> Structure:
+    """The structure written as `sequential` or `chunk(C, inner, carry)`."""
+    match = re.fullmatch(r"(\w+)(?:\(([^()]*)\))?", text)
+    if match is None:
+        raise ValueError("expected NAME or chunk(C, inner, carry)")
+    kind, inside = match.group(1), match.group(2)
+    parts = [part.strip() for part in inside.split(",")] if inside else []
+    if len(parts) > 3:
+        raise ValueError("expected at most three arguments in chunk(C, inner, carry)")
+    chunk = int(parts[0]) if parts else None
+    rest = dict(zip(("inner", "carry"), parts[1:], strict=False))
+    return Structure(kind=kind, chunk=chunk, **rest)
+
+
+def format_contract(contract: Contract) -> str:
+    """The contract as `parse_contract` reads it, without the fields at default."""
+    default = Contract()
+    parts = []
+    for f in fields(Contract):
+        value = getattr(contract, f.name)
+        if value != getattr(default, f.name):
+            parts.append(f"{f.name}={_format_value(value)}")
+    return ",".join(parts) or "default"
+
+
+def _format_value(value: Any) -> str:
+    match value:
+        case Structure(kind="chunk"):
+            return f"chunk({value.chunk},{value.inner},{value.carry})"
+        case Structure():
+            return value.kind
+        case ErrorModel():
+            return f"{value.e0:g}+{value.e1:g}x"
+        case tuple():
+            return "+".join(":".join(str(part) for part in row) for row in value)
+        case _:
+            return str(value)

@@ -1,0 +1,188 @@
+"""Where an error sits and what probably caused it: the authors' symptom table as data.
+
+Patterns of the wrong elements alone are read here; experiments that run a kernel or an
+oracle again belong to scancheck.checks.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cause:
+    """One likely cause: how to say it, and what to look at."""
+
+    text: str
+    advice: str
+
+
+CAUSES: dict[str, Cause] = {
+    "carry_total": Cause(
+        text="the carry between chunks is formed from the wrong total",
+        advice="the carry into chunk k must use totals and carry of chunk k-1; "
+        "step through two chunks of four tokens",
+    ),
+    "carry_index": Cause(
+        text="the carry is taken from one chunk too early",
+        advice="check the index of the carry buffer; "
+        "step through three chunks of four tokens",
+    ),
+    "carry_dropped": Cause(
+        text="the state is not carried across chunk edges",
+        advice="add the carried state, decayed to each token, to every later chunk",
+    ),
+    "carry_decay": Cause(
+        text="the carried state is decayed by a wrong factor",
+        advice="check the chunk's total decay: inclusive against exclusive product, "
+        "rounding or quantisation of the decay",
+    ),
+    "carry": Cause(
+        text="the carried state is wrong: right up to a chunk edge, wrong after it",
+        advice="compare the carry into the first wrong chunk with the true state there",
+    ),
+    "initial_state": Cause(
+        text="the initial state is ignored or lost",
+        advice="the initial state is the carry into chunk 0 and decays through every "
+        "later chunk as any other state",
+    ),
+    "partial_chunk": Cause(
+        text="the last, partial chunk is not computed",
+        advice="round the number of chunks up and mask the tail with the identity "
+        "(decay 1, input 0)",
+    ),
+    "in_place_scan": Cause(
+        text="in-chunk combine steps read values that were already overwritten",
+        advice="use a second buffer or a barrier between read and write of each level",
+    ),
+    "local": Cause(
+        text="the error arises inside chunks; what is carried between them is right",
+        advice="check indices, masks and order of the in-chunk combine",
+    ),
+    "short_state": Cause(
+        text="the state is kept in a shorter format than claimed",
+        advice="keep the state in fp32, or declare its format with "
+        "--contract state=FORMAT",
+    ),
+    "short_compute": Cause(
+        text="the arithmetic is done in a shorter format than claimed",
+        advice="compute in fp32 (switch TF32 and 16-bit accumulation off), or declare "
+        "it with --contract compute=FORMAT",
+    ),
+    "local_element": Cause(
+        text="single elements hold a stale value of another token",
+        advice="look for a write that is missed or done twice at the index shown",
+    ),
+    "nondeterministic": Cause(
+        text="results change between identical runs: a missing barrier, unordered "
+        "accumulation or uninitialised memory",
+        advice="run a race checker; fill work buffers with NaN before each launch",
+    ),
+    "unwritten": Cause(
+        text="outputs are NaN that the kernel did not compute: memory it never wrote, "
+        "or a read past the end of an input",
+        advice="check masks and the last block; all buffers are filled with NaN here",
+    ),
+    "overflow": Cause(
+        text="an intermediate overflows, or zero meets infinity",
+        advice="clamp before exp, use a masked segment sum, or renormalise the "
+        "exponent",
+    ),
+    "gate_gradient": Cause(
+        text="the gradient of the gate misses terms; outputs and other gradients are "
+        "right",
+        advice="d gate_t = G_t * S_{t-1}: both operands of a combine contribute, also "
+        "through the other leaf",
+    ),
+    "state_gradient_dropped": Cause(
+        text="the gradient that comes through the final state is dropped",
+        advice="add the final state's cotangent to the adjoint of the last step",
+    ),
+    "initial_state_gradient": Cause(
+        text="the gradient of the initial state is wrong or missing",
+        advice="it is the adjoint that leaves the first step: a_1 * G_1",
+    ),
+    "gradient": Cause(
+        text="outputs are right and a gradient is wrong",
+        advice="check that gradient's formula, its accumulation format, and terms "
+        "through final and initial state",
+    ),
+    "gradient_follows": Cause(
+        text="the gradient is wrong where the forward pass is",
+        advice="repair the forward pass first",
+    ),
+    "input_changed": Cause(
+        text="the kernel writes into its inputs",
+        advice="write results to new memory, or declare the op in place elsewhere",
+    ),
+    "call": Cause(
+        text="the call itself failed",
+        advice="see the message; the case can be replayed",
+    ),
+    "bias": Cause(
+        text="roundings add up in one direction or a format is shorter than claimed",
+        advice="look for truncation, a 16-bit accumulator, or a cast of the carry",
+    ),
+    "unknown": Cause(
+        text="no known fault explains the outputs",
+        advice="compare step by step around the first wrong token",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where the first wrong element sits in time."""
+
+    token: int
+    chunk: int | None  # index of the chunk, where a chunk size is known or found
+    position: int | None  # position inside the chunk
+    where: str | None  # carry or local
+
+
+def locate(wrong: Mask, time_axis: int, chunk: int | None) -> Place | None:
+    """The place of the earliest wrong token of one tensor; None when nothing is wrong.
+
+    Without a known chunk size, the largest power of two from 8 to 1024 that divides
+    the first wrong token is taken, where there is one.
+    """
+    tokens = tokens_of(wrong, time_axis)
+    if not tokens.any():
+        return None
+    first = int(np.argmax(tokens))
+    if chunk is None:
+        fitting = [2**k for k in range(3, 11) if first and first % 2**k == 0]
+        chunk = fitting[-1] if fitting else None
+    if chunk is None:
+        return Place(token=first, chunk=None, position=None, where=None)
+    position = first % chunk
+    carry = position == 0 and first > 0
+    return Place(
+        token=first,
+        chunk=first // chunk,
+        position=position,
+        where="carry" if carry else "local",
+    )
+
+
+def tokens_of(wrong: Mask, time_axis: int) -> Mask:
+    """Whether any element of each token is wrong."""
+    others = tuple(axis for axis in range(wrong.ndim) if axis != time_axis)
+    return np.asarray(wrong.any(axis=others))
+
+
+def heals_inside_chunks(wrong: Mask, time_axis: int, chunk: int) -> bool:
+    """Whether errors recur at the same places of later chunks and vanish between.
+
+    An in-chunk fault leaves some positions right in every chunk, after wrong ones; a
+    wrong carry spoils its chunk from the first position.
+    """
+    tokens = tokens_of(wrong, time_axis)
+    full = tokens[: len(tokens) // chunk * chunk].reshape(-1, chunk)
+    if full.shape[0] < 2 or not full.any():
+        return False
+    by_position = full.any(axis=0)
+    return bool(not by_position[0] and not full[:, 0].any() and by_position.any())

@@ -1,0 +1,5 @@
+"""The verify loop: every case of a profile through the funnel, then one verdict."""
+
+from scancheck.gate.verify import Result, verify
+
+__all__ = ["Result", "verify"]

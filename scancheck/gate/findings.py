@@ -1,0 +1,135 @@
+"""From the red checks of a run to its findings, each on its clearest case."""
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+from scancheck.case import case_to_json
+from scancheck.checks.experiments import Diagnosis, diagnose, likely_cause
+from scancheck.checks.oracle import CaseReport, Request
+from scancheck.diagnosis import Place, tokens_of
+from scancheck.kernel import Kernel
+from scancheck.ops.normal_form import Op, spec_of
+from scancheck.record import Finding
+from scancheck.verdict import Check, Verdict
+
+# Cases of one kind of failure whose likely causes are compared.
+DIAGNOSED = 3
+VAGUE = ("unknown", "local", "carry", "gradient")  # say less than any other cause
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RedCheck:
+    """A check that failed, with all that is needed to look into it."""
+
+    kernel: Kernel
+    report: CaseReport
+    check: Check
+    request: Request
+
+
+def findings_of(op: Op, red: list[RedCheck], replay: str) -> list[Finding]:
+    """One finding per check, tensor and verdict; the most telling come first."""
+    groups: dict[tuple[str, str | None, Verdict], list[RedCheck]] = {}
+    plain = {item.check.tensor for item in red if item.check.check == "oracle"}
+    for item in red:
+        check = item.check
+        # A wrong output breaks its relations too; they would say nothing new.
+        if check.check.startswith("relation:") and check.tensor in plain:
+            continue
+        key = (check.check, check.tensor, check.verdict)
+        groups.setdefault(key, []).append(item)
+    findings = []
+    for items in groups.values():
+        items.sort(key=lambda item: _clearness(op, item.report, item.check))
+        chosen = _clearest(items[:DIAGNOSED])
+        diagnosis = diagnose(chosen.kernel, chosen.report, chosen.check, chosen.request)
+        findings.append(_finding(chosen, diagnosis, replay, len(items)))
+    return sorted(findings, key=_importance)
+
+
+def _clearest(items: list[RedCheck]) -> RedCheck:
+    """The first case with the cause that most of the cases agree on."""
+    causes = [likely_cause(i.kernel, i.report, i.check)[0] for i in items]
+    votes = Counter(cause for cause in causes if cause not in VAGUE) or Counter(causes)
+    return items[causes.index(votes.most_common(1)[0][0])]
+
+
+def _finding(item: RedCheck, diagnosis: Diagnosis, replay: str, cases: int) -> Finding:
+    report, check = item.report, item.check
+    return Finding(
+        check=check.check,
+        verdict=check.verdict,
+        tensor=check.tensor,
+        ratio=check.ratio,
+        rho=check.rho,
+        first_wrong_index=check.index,
+        place=_place_json(diagnosis.place),
+        cause=diagnosis.cause,
+        reason=f"{check.reason}. Likely cause: {diagnosis.reason}",
+        advice=diagnosis.advice,
+        case=case_to_json(report.case),
+        case_id=report.case.id,
+        file=None,
+        replay=f"{replay} --case {report.case.id}",
+        cases=cases,
+        would_pass=diagnosis.would_pass,
+        shrinks_with_wider_dtype=diagnosis.shrinks,
+        values=_values(report, check),
+    )
+
+
+def _place_json(place: Place | None) -> dict[str, Any] | None:
+    if place is None:
+        return None
+    return {
+        "token": place.token,
+        "chunk": place.chunk,
+        "position": place.position,
+        "where": place.where,
+    }
+
+
+def _clearness(op: Op, report: CaseReport, check: Check) -> tuple[Any, ...]:
+    """Sorts the cases of a finding: a few chunks long, then most tokens wrong."""
+    steps = dict(report.case.sizes)[op.time_axis]
+    chunk = int(dict(report.case.options).get("chunk") or 64)
+    metrics = report.metrics.get(str(check.tensor))
+    wrong = 0
+    if metrics is not None and check.check == "oracle":
+        axes = spec_of(op, metrics.name, metrics.wrong.ndim).axes
+        if op.time_axis in axes:
+            tokens = tokens_of(metrics.wrong, axes.index(op.time_axis))
+            wrong = int(tokens.sum())
+    shows_carry = 2 * chunk < steps <= 6 * chunk
+    return (not shows_carry, -wrong, steps)
+
+
+def _importance(finding: Finding) -> tuple[int, int]:
+    """Forward before backward; what explains other findings before what follows."""
+    order = ("call", "repeat", "oracle", "gradient")
+    rank = order.index(finding.check) if finding.check in order else len(order)
+    return (finding.cause == "gradient_follows", rank)
+
+
+def _values(report: CaseReport, check: Check) -> tuple[str, ...]:
+    """Got, want and budget at the first wrong element, as hex floats."""
+    if check.tensor is None or check.index is None:
+        return ()
+    gradient = check.check == "gradient"
+    metrics = (report.gradient_metrics if gradient else report.metrics).get(
+        check.tensor
+    )
+    if metrics is None:
+        return ()
+    got = (report.outcome.gradients if gradient else report.outcome.outputs)[
+        check.tensor
+    ]
+    want = (report.truth.gradients if gradient else report.truth.outputs)[
+        check.tensor
+    ].hi
+    rows = (("got", got), ("want", want), ("budget", metrics.allowance))
+    return tuple(
+        f"{n}={float(a[check.index]).hex()} ({float(a[check.index]):.6g})"
+        for n, a in rows
+    )

@@ -1,0 +1,327 @@
+"""The loop over cases, and what it has seen."""
+
+import inspect
+import math
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from scancheck.case import Case
+from scancheck.checks.influence import parts_of, seen_parts
+from scancheck.checks.oracle import CaseReport, Request, check_case
+from scancheck.checks.relations import relation_reports
+from scancheck.contract import Contract, format_contract
+from scancheck.environment import describe
+from scancheck.errors import CaseInvalid
+from scancheck.gate.findings import RedCheck, findings_of
+from scancheck.kernel import Kernel
+from scancheck.ops import op_named
+from scancheck.ops.normal_form import Op
+from scancheck.recipes.build import build
+from scancheck.recipes.case_list import case_list
+from scancheck.recipes.inputs import COTANGENT_KINDS
+from scancheck.record import RunRecord
+from scancheck.runner import accepted_parameters, execute
+from scancheck.verdict import (
+    EXIT_HARNESS,
+    RED,
+    Verdict,
+    exit_code,
+    worst_verdict,
+)
+
+Progress = Callable[[int, int, CaseReport], None]
+
+FALSE_ALARM_RATE = 1e-6  # p of semantics.md, per run
+
+
+@dataclass(slots=True)
+class Tally:
+    """What a run has seen so far."""
+
+    counts: dict[str, int] = field(default_factory=dict)
+    verdicts: list[Verdict] = field(default_factory=list)
+    red: list[RedCheck] = field(default_factory=list)
+    vacuous: int = 0
+    elements: int = 0
+    ratios: dict[str, float] = field(default_factory=dict)
+    rhos: dict[str, float] = field(default_factory=dict)
+    seen: set[str] = field(default_factory=set)
+    not_judged: list[str] = field(default_factory=list)
+    ranges: list[str] = field(default_factory=list)
+    uncertified: list[str] = field(default_factory=list)
+
+
+class Judging:
+    """One request on its way to a record."""
+
+    def __init__(
+        self,
+        *,
+        kernel: Kernel,
+        contract: Contract,
+        declared: bool,
+        profile: str,
+        gradients: bool,
+        require: frozenset[str],
+        seed: int,
+        dtypes: tuple[str, ...],
+    ) -> None:
+        self.kernel, self.contract = kernel, contract
+        self.op = op_named(kernel.op)
+        self.declared, self.profile, self.gradients = declared, profile, gradients
+        self.require, self.seed, self.dtypes = require, seed, dtypes
+        self.tally = Tally()
+        self.accepted = accepted_parameters(kernel, self.op)
+        self.returned: tuple[str, ...] = ()
+        self._check_require()
+
+    def _check_require(self) -> None:
+        names = {s.name for s in self.op.inputs + self.op.outputs}
+        known = names | set(self.op.switches) | {"empty", "range"}
+        unknown = sorted(self.require - known)
+        if unknown:
+            raise CaseInvalid(
+                f"--require {unknown[0]}: expected an input or output of "
+                f"{self.op.name} ({', '.join(sorted(names))}), empty or range"
+            )
+
+    def judge(self, case_id: str | None, on_case: Progress | None) -> None:
+        """Every case of every dtype, then the relations."""
+        plans = {dtype: self._cases(dtype) for dtype in self.dtypes}
+        if case_id is not None:
+            plans = {d: [c for c in cs if c.id == case_id] for d, cs in plans.items()}
+            if not any(plans.values()):
+                raise CaseInvalid(
+                    f"--case {case_id}: no such case in this run; target, dtype, "
+                    "profile and seed must be those of the run that printed it"
+                )
+        total = sum(len(cases) for cases in plans.values())
+        elements = sum(_size(self.op, c) for cases in plans.values() for c in cases)
+        done = 0
+        for dtype, cases in plans.items():
+            self._probe(dtype, cases)
+            request = Request(
+                contract=self.contract,
+                gradients=self.gradients,
+                elements=max(1, elements),
+                p=FALSE_ALARM_RATE,
+                not_judged=frozenset(
+                    s.name for s in self.op.outputs if s.name not in self.returned
+                ),
+            )
+            for index, case in enumerate(cases):
+                report = self._one(case, request, index)
+                done += 1
+                if on_case is not None:
+                    on_case(done, total, report)
+            if case_id is None:
+                self._relations(dtype, cases, request)
+        self._required()
+
+    def _cases(self, dtype: str) -> list[Case]:
+        """The plan of one dtype; inputs without a default are always passed."""
+        return case_list(
+            self.op.name,
+            dtype,
+            accepts=self.accepted,
+            requires=required_parameters(self.kernel, self.accepted),
+            profile=self.profile,
+            seed=self.seed,
+            chunk=self.kernel.chunk or self.contract.structure.chunk,
+            empty=True,
+        )
+
+    def _probe(self, dtype: str, cases: list[Case]) -> None:
+        """Which outputs the kernel returns, from its first case that runs."""
+        for case in cases[:3]:
+            outcome = execute(self.kernel, self.op, build(case), dtype, runs=1)
+            if outcome.returned:
+                self.returned = outcome.returned
+                return
+
+    def _one(self, case: Case, request: Request, index: int) -> CaseReport:
+        kinds = [
+            k
+            for k in COTANGENT_KINDS
+            if k != "final_state" or self.op.outputs[1].name in self.returned
+        ]
+        kind = kinds[index % len(kinds)] if self.gradients else None
+        report = check_case(self.kernel, case, request, cotangent_kind=kind)
+        if is_empty(self.op, case) and report.outcome.problem is not None:
+            promised = self.kernel.edge_sizes or "empty" in self.require
+            if not promised:
+                sizes = dict(case.sizes)
+                note = f"empty ({self.op.time_axis}={sizes[self.op.time_axis]}"
+                note += f", B={sizes['B']}): the kernel raises"
+                if note not in self.tally.not_judged:
+                    self.tally.not_judged.append(note)
+                return report
+        self._count(report, request)
+        return report
+
+    def _count(self, report: CaseReport, request: Request) -> None:
+        tally = self.tally
+        verdict = report.verdict
+        tally.verdicts.append(verdict)
+        tally.counts[verdict] = tally.counts.get(verdict, 0) + 1
+        for check in report.checks:
+            if check.verdict in RED:
+                tally.red.append(
+                    RedCheck(
+                        kernel=self.kernel,
+                        report=report,
+                        check=check,
+                        request=request,
+                    )
+                )
+            if check.rho is not None and check.tensor is not None:
+                old = tally.rhos.get(check.tensor, 0.0)
+                tally.rhos[check.tensor] = max(old, check.rho)
+        if verdict is Verdict.RANGE:
+            tally.ranges.append(f"{report.case.id}: {_reason(report, verdict)}")
+        if verdict is Verdict.UNCERTIFIED:
+            tally.uncertified.append(report.case.id)
+        for prefix, found in (("", report.metrics), ("d", report.gradient_metrics)):
+            for name, metrics in found.items():
+                tally.elements += metrics.ratio.size
+                tally.vacuous += int((metrics.vacuous & ~metrics.wrong).sum())
+                if metrics.ratio.size:
+                    old = tally.ratios.get(prefix + name, 0.0)
+                    worst = float(metrics.ratio.max())
+                    tally.ratios[prefix + name] = max(old, worst)
+        if verdict in (Verdict.PASS, Verdict.RANGE):
+            unseen = [p for p in self._parts() if p not in tally.seen]
+            tally.seen |= seen_parts(report, unseen)
+
+    def _parts(self) -> tuple[str, ...]:
+        return parts_of(self.op, self.accepted, self.returned, self.gradients)
+
+    def _relations(self, dtype: str, cases: list[Case], request: Request) -> None:
+        for report in relation_reports(
+            self.kernel, self.op, cases, request, self.accepted, self.returned
+        ):
+            self._count(report, request)
+
+    def _required(self) -> None:
+        """Inputs and outputs that are not judged; red where they were demanded."""
+        switches = set(self.op.switches)
+        names = {s.name for s in self.op.inputs} | switches
+        forms = {name for form in self.op.forms for name in form}
+        lacking = sorted(names - self.accepted - forms)
+        if not forms & self.accepted and forms:
+            lacking += sorted(forms)
+        lacking = [f"input {n}: not a parameter of the kernel" for n in lacking]
+        if self.returned:
+            lacking += [
+                f"output {s.name}: not returned by the kernel"
+                for s in self.op.outputs
+                if s.name not in self.returned
+            ]
+        for note in lacking:
+            if note not in self.tally.not_judged:
+                self.tally.not_judged.append(note)
+        for note in lacking:
+            name = note.split()[1].rstrip(":")
+            if name in self.require:
+                self.tally.verdicts.append(Verdict.ERROR)
+                self.tally.counts[Verdict.ERROR] = (
+                    self.tally.counts.get(Verdict.ERROR, 0) + 1
+                )
+
+    def record(self, seconds: float, *, interrupted: bool) -> RunRecord:
+        """The whole run as data."""
+        tally = self.tally
+        parts = self._parts() if self.returned else ()
+        unseen = tuple(p for p in parts if p not in tally.seen)
+        worst = worst_verdict(tally.verdicts)
+        code = exit_code(tally.verdicts, blind=bool(unseen), require=set(self.require))
+        label = _label(worst, code, bool(unseen), bool(tally.verdicts))
+        if interrupted:
+            label, code = "INTERRUPTED", EXIT_HARNESS
+        replay = self._command()
+        return RunRecord(
+            verdict=label,
+            exit_code=code,
+            target=self.kernel.name,
+            op=self.op.name,
+            dtype=",".join(self.dtypes),
+            profile=self.profile,
+            seed=self.seed,
+            p=FALSE_ALARM_RATE,
+            contract=format_contract(self.contract),
+            contract_declared=self.declared,
+            gradients=self.gradients,
+            counts={v: tally.counts[v] for v in sorted(tally.counts)},
+            vacuous=tally.vacuous,
+            elements=tally.elements,
+            worst_ratio={n: _finite(r) for n, r in sorted(tally.ratios.items())},
+            worst_rho={n: _finite(r) for n, r in sorted(tally.rhos.items())},
+            seen=tuple(p for p in parts if p in tally.seen),
+            unseen=unseen,
+            not_judged=tuple(tally.not_judged),
+            environment=describe(),
+            duration_s=round(seconds, 3),
+            replay=replay,
+            range_cases=tuple(tally.ranges),
+            uncertified_cases=tuple(tally.uncertified),
+            findings=()
+            if interrupted
+            else tuple(findings_of(self.op, tally.red, replay)),
+        )
+
+    def _command(self) -> str:
+        parts = ["scancheck", "verify", self.kernel.name, "--op", self.op.name]
+        parts += ["--dtype", ",".join(self.dtypes), "--profile", self.profile]
+        if self.declared and self.contract != (self.kernel.contract or Contract()):
+            parts += ["--contract", format_contract(self.contract)]
+        if self.gradients:
+            parts.append("--gradients")
+        for name in sorted(self.require):
+            parts += ["--require", name]
+        parts += ["--seed", str(self.seed)]
+        return shlex.join(parts)
+
+
+def required_parameters(kernel: Kernel, accepted: frozenset[str]) -> frozenset[str]:
+    """Accepted parameters that the kernel cannot be called without."""
+    if kernel.supports is not None:
+        return frozenset()
+    parameters = inspect.signature(kernel.call).parameters.values()
+    return frozenset(
+        p.name
+        for p in parameters
+        if p.name in accepted
+        and p.default is inspect.Parameter.empty
+        and p.kind is not inspect.Parameter.VAR_KEYWORD
+    )
+
+
+def is_empty(op: Op, case: Case) -> bool:
+    """Whether the case has no token or no batch row."""
+    sizes = dict(case.sizes)
+    return sizes[op.time_axis] == 0 or sizes["B"] == 0
+
+
+def _size(op: Op, case: Case) -> int:
+    sizes = dict(case.sizes)
+    return sizes["B"] * sizes["D"] * (sizes[op.time_axis] + sizes.get("N", 1))
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _reason(report: CaseReport, verdict: Verdict) -> str:
+    return next(c.reason for c in report.checks if c.verdict is verdict)
+
+
+def _label(worst: Verdict, code: int, blind: bool, any_case: bool) -> str:
+    """The verdict of a run in one word."""
+    if code == 1:
+        return worst.value
+    if not any_case:
+        return "NOT_JUDGED"
+    if worst is Verdict.UNCERTIFIED:
+        return "UNCERTIFIED"
+    return "BLIND" if blind else "PASS"

@@ -1,0 +1,128 @@
+"""The one recurrence behind every op, and what an op has to say about itself.
+
+    S_t = (w_t + p_t q_t^T) S_{t-1} diag(z_t) + k_t v_t^T        S is K x L per group
+    o_t = r_t^T S_t
+
+A group is whatever shares keys and readouts (a batch row, or a batch row and head); its
+L lanes are value columns or channels. Sizes of 1 broadcast. `w` multiplies elementwise,
+so that a decay per key (K x 1), per head (1 x 1) or per key and channel (K x L,
+selective_scan) is one case.
+
+An op writes its lowering, epilogue and their pullbacks once, over any Number: the
+oracles and the error bounds are the same code run over other numbers.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, Self, runtime_checkable
+
+from scancheck.errors import CaseInvalid
+
+
+@runtime_checkable
+class Number(Protocol):
+    """An array of numbers of one kind: balls, double-doubles, mpmath, error bounds.
+
+    Arithmetic broadcasts like NumPy; structural methods act on every component.
+    """
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    def __add__(self, other: Self) -> Self: ...
+    def __mul__(self, other: Self) -> Self: ...
+    def __neg__(self) -> Self: ...
+    def __getitem__(self, index: Any) -> Self: ...
+    def one_minus(self) -> Self: ...
+    def exp(self) -> Self: ...
+    def softplus(self) -> Self: ...
+    def sigmoid(self) -> Self: ...
+    def silu(self) -> Self: ...
+    def silu_slope(self) -> Self: ...
+    def sum(self, axis: int | tuple[int, ...]) -> Self: ...
+    def transpose(self, *axes: int) -> Self: ...
+    def reshape(self, *shape: int) -> Self: ...
+
+
+Tensors = Mapping[str, Any]  # name -> Number, in the op's own layout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorSpec:
+    """One tensor of an op."""
+
+    name: str
+    axes: tuple[str, ...]  # size names, for example ("B", "T", "D")
+    kind: str = "storage"  # storage: the case's dtype; state: fp32 (fp64 when fp64)
+    required: bool = True
+    variants: tuple[tuple[tuple[str, ...], str], ...] = ()  # other (axes, kind)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lowered:
+    """A tile of an op in normal form; None stands for ones (k, r) or absence."""
+
+    w: Any  # [G, T, K or 1, L or 1]: elementwise decay
+    v: Any  # [G, T, L]: values written
+    k: Any = None  # [G, T or 1, K, L or 1]: keys
+    r: Any = None  # [G, T or 1, K, L or 1]: readout
+    log_w: Any = None  # log of w where w = exp(log_w), same shape
+    p: Any = None  # [G, T, K]: rank-one transition, left
+    q: Any = None  # [G, T, K]: rank-one transition, right
+    z: Any = None  # [G, T, L]: value-side decay
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cotangents:
+    """Cotangents of a lowered tile, shaped as its fields."""
+
+    w: Any
+    v: Any
+    k: Any = None
+    r: Any = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Op:
+    """What is to be computed, with no word on precision.
+
+    `lower(tile, carry) -> (Lowered, carry)` takes a time slice of the inputs.
+    `epilogue(tile, o)` gives the sequence output in the op's layout from
+    o [G, T, L]; `epilogue_pullback(tile, o, ybar) -> (obar, gradients)` and
+    `lower_pullback(tile, lowered, cotangents) -> gradients` go back. `state_in` and
+    `state_out` convert the op's state tensor to S [G, K, L] and back.
+    """
+
+    name: str
+    time_axis: str  # the size name that counts tokens: T or L
+    size_names: tuple[str, ...]  # all size names, batch first
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]  # sequence output first, then the final state
+    state: str  # input name of the initial state
+    forms: tuple[frozenset[str], ...]  # input sets of which exactly one is given
+    switches: tuple[str, ...]  # boolean keyword arguments, False by default
+    lower: Callable[[Tensors, Any], tuple[Lowered, Any]]
+    epilogue: Callable[[Tensors, Any], Any]
+    epilogue_pullback: Callable[[Tensors, Any, Any], tuple[Any, dict[str, Any]]]
+    lower_pullback: Callable[[Tensors, Lowered, Cotangents], dict[str, Any]]
+    state_in: Callable[[Any, Mapping[str, int]], Any]
+    state_out: Callable[[Any, Mapping[str, int]], Any]
+    group_shape: Callable[[Mapping[str, int]], tuple[int, int, int]]  # sizes -> G, K, L
+
+
+def spec_of(op: Op, name: str, rank: int | None = None) -> TensorSpec:
+    """The spec of an input or output, in the variant that has `rank` axes.
+
+    Raises CaseInvalid when the op has no such tensor, or not of that rank.
+    """
+    for spec in op.inputs + op.outputs:
+        if spec.name == name:
+            if rank is None or rank == len(spec.axes):
+                return spec
+            for axes, kind in spec.variants:
+                if rank == len(axes):
+                    return replace(spec, axes=axes, kind=kind, variants=())
+            raise CaseInvalid(
+                f"{op.name}: {name} has axes {list(spec.axes)}; got {rank} axes"
+            )
+    names = ", ".join(spec.name for spec in op.inputs + op.outputs)
+    raise CaseInvalid(f"{op.name} has no tensor {name!r}; expected one of {names}")

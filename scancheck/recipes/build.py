@@ -1,0 +1,182 @@
+"""From a case to its tensors, the same bits on every machine."""
+
+from typing import Any
+
+from scancheck.case import Case
+from scancheck.errors import CaseInvalid
+from scancheck.formats import FORMATS, round_array
+from scancheck.ops import op_named
+from scancheck.ops.normal_form import Op, spec_of
+from scancheck.recipes.catalog import RECIPES, Recipe
+from scancheck.recipes.chains import Plan, Tensors
+from scancheck.recipes.inputs import (
+    DEFAULT_CHUNK,
+    Inputs,
+    case_sizes,
+    tensor_format,
+)
+
+KEY_LAYOUTS = ("time", "grouped", "constant")
+OPTION_DEFAULTS: dict[str, dict[str, Any]] = {
+    "linear_scan": {"form": "a", "initial_state": False, "chunk": DEFAULT_CHUNK},
+    "selective_scan": {
+        "initial_state": False,
+        "D": True,
+        "z": True,
+        "delta_bias": True,
+        "delta_softplus": True,
+        "keys": "time",
+        "chunk": DEFAULT_CHUNK,
+    },
+}
+CHOICES = {"form": ("a", "g"), "keys": KEY_LAYOUTS}
+MAY_BE_ZERO = ("B", "T", "L")
+
+
+def build(case: Case) -> Inputs:
+    """The inputs of a case: a function of its fields alone, to the last bit.
+
+    Values are drawn from a stream keyed by op, recipe and seed (see streams.py: no
+    mathematical library takes part), then rounded once into the format of their
+    tensor: the case's dtype, or fp32 (fp64 when the case is fp64) for the op's tensors
+    of kind state. Cases that differ only in dtype round the same values.
+
+    Raises CaseInvalid when the case names an unknown op, recipe, dtype, size or option,
+    a value out of its range, or a recipe that does not fit the op or its options.
+    """
+    op = op_named(case.op)
+    if case.dtype not in FORMATS:
+        expected = ", ".join(FORMATS)
+        raise CaseInvalid(f"dtype: expected one of {expected}; got {case.dtype!r}")
+    options = checked_options(case)
+    sizes = _checked_sizes(op, case, options)
+    recipe = _checked_recipe(case, options)
+    batch, channels = sizes["B"], sizes["D"]
+    plan = Plan(
+        op=op.name,
+        form=options.get("form"),
+        batch=batch,
+        steps=sizes[op.time_axis],
+        channels=channels,
+        states=sizes.get("N", 1),
+        groups=sizes.get("G", 1),
+        keys=options.get("keys", "time"),
+        softplus=options.get("delta_softplus", False),
+        bias=options.get("delta_bias", False),
+        initial_state=options["initial_state"],
+        chunk=options["chunk"],
+        fmt=FORMATS[case.dtype],
+        key=f"{case.op} {case.recipe} {case.seed}",
+    )
+    tensors = recipe.tensors(plan)
+    wanted = {
+        name: values for name, values in tensors.items() if options.get(name, True)
+    }
+    return Inputs(
+        tensors=_rounded(case, op, wanted),
+        switches={name: options[name] for name in op.switches},
+    )
+
+
+def _rounded(case: Case, op: Op, tensors: Tensors) -> Tensors:
+    """Each tensor in its format, in the order of the op's inputs."""
+    return {
+        spec.name: round_array(
+            tensor_format(case, spec_of(op, spec.name, tensors[spec.name].ndim)),
+            tensors[spec.name],
+        )
+        for spec in op.inputs
+        if spec.name in tensors
+    }
+
+
+def checked_options(case: Case) -> dict[str, Any]:
+    """The case's options over the op's defaults; raises CaseInvalid on a bad one."""
+    defaults = OPTION_DEFAULTS[case.op]
+    for name, value in case.options:
+        if name not in defaults:
+            expected = ", ".join(defaults)
+            raise CaseInvalid(
+                f"option {name!r} is unknown for {case.op}; expected one of {expected}"
+            )
+        if name in CHOICES:
+            if value not in CHOICES[name]:
+                expected = ", ".join(CHOICES[name])
+                raise CaseInvalid(
+                    f"option {name}: expected one of {expected}; got {value!r}"
+                )
+        elif isinstance(defaults[name], bool):
+            if not isinstance(value, bool):
+                raise CaseInvalid(
+                    f"option {name}: expected true or false; got {value!r}"
+                )
+        elif not _is_integer(value) or value < 1:
+            raise CaseInvalid(
+                f"option {name}: expected an integer of at least 1; got {value!r}"
+            )
+    return defaults | dict(case.options)
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _checked_sizes(op: Op, case: Case, options: dict[str, Any]) -> dict[str, int]:
+    """The sizes by name; raises CaseInvalid for one missing, unknown or too small."""
+    sizes = case_sizes(case)
+    for name in op.size_names:
+        lowest = 0 if name in MAY_BE_ZERO else 1
+        if name not in sizes:
+            raise CaseInvalid(
+                f"size {name} is missing; {op.name} has {', '.join(op.size_names)}"
+            )
+        if not _is_integer(sizes[name]) or sizes[name] < lowest:
+            raise CaseInvalid(
+                f"size {name}: expected an integer of at least {lowest}; "
+                f"got {sizes[name]!r}"
+            )
+    for name in sizes:
+        if name not in op.size_names:
+            raise CaseInvalid(
+                f"size {name!r} is unknown for {op.name}; "
+                f"expected {', '.join(op.size_names)}"
+            )
+    groups = sizes.get("G", 1)
+    if sizes["D"] % groups:
+        raise CaseInvalid(
+            f"size G: expected a divisor of D = {sizes['D']}; got {groups}"
+        )
+    if groups > 1 and options["keys"] != "grouped":
+        raise CaseInvalid(
+            f"size G: expected 1 with option keys {options['keys']}; got {groups}"
+        )
+    return sizes
+
+
+def _checked_recipe(case: Case, options: dict[str, Any]) -> Recipe:
+    """The case's recipe; raises CaseInvalid for one unknown or unfit for the case."""
+    if case.recipe not in RECIPES:
+        expected = ", ".join(RECIPES)
+        raise CaseInvalid(
+            f"recipe {case.recipe!r} is unknown; expected one of {expected}"
+        )
+    if not _is_integer(case.seed) or not 0 <= case.seed < 2**63:
+        raise CaseInvalid(f"seed: expected 0 <= seed < 2**63; got {case.seed!r}")
+    recipe = RECIPES[case.recipe]
+    form = options.get("form")
+    if (case.op, form) not in recipe.supports:
+        expected = ", ".join(
+            op if form is None else f"{op} with form {form}"
+            for op, form in recipe.supports
+        )
+        raise CaseInvalid(
+            f"recipe {recipe.name}: expected one of {expected}; got {case.op}"
+            + (f" with form {form}" if form else "")
+        )
+    for name in ("delta_softplus", "z"):
+        if recipe.exact and options.get(name):
+            raise CaseInvalid(
+                f"recipe {recipe.name}: expected option {name} false, since softplus "
+                "and silu round; got true"
+            )
+    return recipe

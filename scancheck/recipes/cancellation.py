@@ -1,0 +1,76 @@
+"""Large drives that cancel: the state stays small, what went into it does not."""
+
+import numpy as np
+
+from scancheck.formats import FloatArray, round_array
+from scancheck.recipes.chains import Chains, Plan, draws
+from scancheck.recipes.streams import bell, halving, integers, signed, uniform
+
+
+def telescoping_cancellation(plan: Plan) -> Chains:
+    """Drives X and -P X with P the decay between them, across every chunk edge.
+
+    After each pair the state is what rounding and a small noise leave, while M has
+    kept X. linear_scan: every second channel has fast random gates and pairs one to
+    three tokens apart. All other channels decay slowly, with pairs up to a chunk
+    apart; there P is taken as 1 in selective_scan, whose decay goes through softplus.
+    """
+    k = integers(draws(plan, "speed"), 8, 16, plan.speeds)
+    speed = np.ldexp(1.0, -k)
+    step = np.ones(plan.sequence)
+    longest = np.full(plan.channels, plan.chunk)
+    if plan.op == "linear_scan":
+        fast = slice(1, None, 2)
+        speed[fast] = 1.0
+        step[:, :, fast] = uniform(draws(plan, "gate"), 0.05, 0.6, plan.sequence)[
+            :, :, fast
+        ]
+        longest[fast] = 3
+    kept = _decay(plan, step * speed[:, 0])
+    drive = 2.0**-8 * bell(draws(plan, "noise"), plan.sequence)
+    size = signed(draws(plan, "size"), 32.0, 64.0, plan.sequence)
+    part = uniform(draws(plan, "span"), 0.0, 1.0, (2, plan.channels))
+    for channel in range(plan.channels):
+        span = 1 + int(part[0, channel] * (min(longest[channel], plan.steps - 1) - 1))
+        lead = int(part[1, channel] * span)
+        for first in _firsts(plan, span, lead):
+            pair = size[:, first, channel]
+            between = kept[:, first + 1 : first + span + 1, channel].prod(axis=1)
+            drive[:, first, channel] += pair
+            drive[:, first + span, channel] -= between * pair
+    return Chains(
+        step=step,
+        speed=speed,
+        drive=drive,
+        state=2.0**-8 * bell(draws(plan, "state"), plan.state),
+        steady_keys=True,
+    )
+
+
+def _firsts(plan: Plan, span: int, lead: int) -> list[int]:
+    """Where pairs begin: `lead` + 1 tokens before each edge, or at the start."""
+    before_edges = range(plan.chunk - 1 - lead, plan.steps - span, plan.chunk)
+    return list(before_edges) or ([0] if plan.steps > 1 else [])
+
+
+def _decay(plan: Plan, rate: FloatArray) -> FloatArray:
+    """The decay that linear_scan's stored gate stands for; ones for selective_scan."""
+    if plan.form == "a":
+        return round_array(plan.fmt, halving(rate))
+    if plan.form == "g":
+        return _exp_of_small(round_array(plan.fmt, -rate))
+    return np.ones_like(rate)
+
+
+def _exp_of_small(x: FloatArray) -> FloatArray:
+    """exp(x) for |x| <= 1 to a few ulp, the same on every machine.
+
+    Eleven terms of the series at x / 8 leave 2**-33 / 11! < 2**-58; three squarings.
+    """
+    small = x / 8.0
+    value = np.ones_like(x)
+    for n in range(10, 0, -1):
+        value = 1.0 + value * small / n
+    for _ in range(3):
+        value = value * value
+    return value

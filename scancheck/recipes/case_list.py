@@ -1,0 +1,201 @@
+"""The cases of one `verify` run: every recipe, all kinds of lengths, in fixed order."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from scancheck.case import Case, make_case
+from scancheck.errors import CaseInvalid
+from scancheck.ops import op_named
+from scancheck.recipes.build import KEY_LAYOUTS, OPTION_DEFAULTS
+from scancheck.recipes.catalog import Recipe, recipes_taken
+from scancheck.recipes.inputs import DEFAULT_CHUNK
+from scancheck.recipes.streams import Stream, integers, stream
+
+MOST_AIMED_AT = 256  # with larger chunks only the long cases cross three edges
+LONGEST_STEPS = 16_384  # three chunks of up to 5460 tokens fit
+JUDGED_CHAINS = 16  # rho and lambda need as many (numerics.md 2.8)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """How much a run covers."""
+
+    cases: int  # about how many cases
+    steps: tuple[int, ...]  # lengths beside those around the chunk's edges
+    long_steps: int  # length of the two long cases, unless three chunks are longer
+
+
+PROFILES = {
+    "quick": Profile(cases=30, steps=(), long_steps=1024),
+    "full": Profile(cases=300, steps=(511, 1025, 2051, 4099), long_steps=LONGEST_STEPS),
+}
+LONG_RECIPES = ("gaussian_slow", "unit_decay")
+SIZES: dict[str, tuple[dict[str, int], ...]] = {
+    "linear_scan": (
+        {"B": 1, "D": 17},
+        {"B": 2, "D": 8},
+        {"B": 3, "D": 3},
+        {"B": 1, "D": 1},
+        {"B": 2, "D": 5},
+    ),
+    "selective_scan": (
+        {"B": 1, "D": 4, "N": 4},
+        {"B": 2, "D": 2, "N": 3},
+        {"B": 1, "D": 6, "N": 1},
+        {"B": 3, "D": 1, "N": 5},
+        {"B": 2, "D": 4, "N": 16},
+    ),
+}
+
+
+def case_list(
+    op: str,
+    dtype: str,
+    *,
+    accepts: frozenset[str],
+    requires: frozenset[str] = frozenset(),
+    profile: str = "quick",
+    seed: int = 0,
+    chunk: int | None = None,
+    empty: bool = False,
+) -> list[Case]:
+    """The cases on which a kernel is judged: the same for the same arguments.
+
+    `accepts` holds the op's inputs and switches that the kernel takes (`a` and `g`:
+    both forms), and `keys=grouped` or `keys=constant` where B and C may have those
+    layouts; `requires` those it cannot be called without. With `chunk`, lengths and
+    recipes aim at its edges. `empty` adds T = 0 and B = 0. Both profiles cover each
+    recipe in each form at a length of several chunks, the short lengths around one
+    chunk, and two long sequences; `quick` has about 30 cases, `full` 300.
+
+    Raises CaseInvalid for an unknown op or profile, or when the kernel accepts no form.
+    """
+    if profile not in PROFILES:
+        expected = ", ".join(PROFILES)
+        raise CaseInvalid(f"profile: expected one of {expected}; got {profile!r}")
+    kernel = _Interface(accepts=accepts, requires=requires, chunk=chunk)
+    pairs = recipes_taken(op, accepts, requires)
+    source = stream("case_list", op, dtype, profile, seed)
+    shapes = _shapes(pairs, PROFILES[profile], chunk or DEFAULT_CHUNK, source)
+    seeds = integers(source, 0, 2**31 - 1, (len(shapes),))
+    cases = [
+        _case(op, dtype, index, shape, int(seeds[index]), kernel)
+        for index, shape in enumerate(shapes)
+    ]
+    return cases + (_empty_cases(cases) if empty else [])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Interface:
+    """What a kernel takes."""
+
+    accepts: frozenset[str]
+    requires: frozenset[str]
+    chunk: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shape:
+    """A case before its smaller sizes and options are chosen."""
+
+    recipe: Recipe
+    form: str | None
+    steps: int
+
+
+def _shapes(
+    pairs: list[tuple[Recipe, str | None]], profile: Profile, chunk: int, source: Stream
+) -> list[_Shape]:
+    """Recipes and lengths: all at several chunks, then long, then short, then more."""
+    aim = min(chunk, MOST_AIMED_AT)
+    several = (2 * aim + 3, 3 * aim + 5, 4 * aim + 7, 3 * aim + 1, 2 * aim + 1)
+    around = min(chunk, profile.long_steps)
+    short = sorted({1, 2, 3, max(1, around - 1), around, around + 1})
+    long_steps = max(profile.long_steps, min(3 * chunk + 3, LONGEST_STEPS))
+    with_tail = long_steps + (long_steps % chunk == 0)
+    shapes = [
+        _Shape(recipe=recipe, form=form, steps=several[index % len(several)])
+        for index, (recipe, form) in enumerate(pairs)
+    ]
+    long_pairs = [pair for pair in pairs if pair[0].name in LONG_RECIPES]
+    first, last = long_pairs[0], long_pairs[-1]
+    shapes += [
+        _Shape(recipe=recipe, form=form, steps=steps)
+        for (recipe, form), steps in ((first, with_tail), (last, long_steps))
+    ]
+    rest = max(len(short), profile.cases - len(shapes))
+    lengths = [*short, *several, *profile.steps]
+    start = int(integers(source, 0, len(pairs) - 1, ()))
+    for index in range(rest):
+        # The shift by one each round keeps a recipe from always meeting one length.
+        recipe, form = pairs[(start + index + index // len(lengths)) % len(pairs)]
+        shapes.append(
+            _Shape(recipe=recipe, form=form, steps=lengths[index % len(lengths)])
+        )
+    return shapes
+
+
+def _case(
+    op: str, dtype: str, index: int, shape: _Shape, seed: int, kernel: _Interface
+) -> Case:
+    """The case of a shape, its smaller sizes and options chosen by its index."""
+    options = _options(op, index, shape, kernel)
+    return make_case(
+        op,
+        _sizes(op, index, shape, options),
+        dtype=dtype,
+        recipe=shape.recipe.name,
+        seed=seed,
+        options=options,
+    )
+
+
+def _sizes(
+    op: str, index: int, shape: _Shape, options: dict[str, Any]
+) -> dict[str, int]:
+    """Batch, channels, states and groups, turning with the index."""
+    roster = SIZES[op]
+    sizes = dict(roster[(index + index // len(roster)) % len(roster)])
+    if shape.recipe.independent_roundings:
+        sizes["D"] = -(-JUDGED_CHAINS // sizes["B"])
+    if options.get("keys") == "grouped":
+        sizes["G"] = 1 if sizes["D"] % 2 else 2
+    return sizes | {op_named(op).time_axis: shape.steps}
+
+
+def _options(op: str, index: int, shape: _Shape, kernel: _Interface) -> dict[str, Any]:
+    """Optional inputs, forms and layouts, each turning with a period of its own."""
+    present = {
+        "initial_state": index % 2 == 0 or index % 5 == 0,
+        "D": index % 3 != 1,
+        "z": index % 4 != 1 and not shape.recipe.exact,
+        "delta_bias": index % 5 != 2,
+        "delta_softplus": index % 7 != 3 and not shape.recipe.exact,
+    }
+    options: dict[str, Any] = {
+        name: name in kernel.accepts and (value or name in kernel.requires)
+        for name, value in present.items()
+        if name in OPTION_DEFAULTS[op]
+    }
+    if shape.form is not None:
+        options["form"] = shape.form
+    if "keys" in OPTION_DEFAULTS[op]:
+        layouts = [
+            layout
+            for layout in KEY_LAYOUTS
+            if layout == "time" or f"keys={layout}" in kernel.accepts
+        ]
+        options["keys"] = layouts[index % 5 % len(layouts)]
+    if kernel.chunk is not None:
+        options["chunk"] = kernel.chunk
+    return options
+
+
+def _empty_cases(cases: list[Case]) -> list[Case]:
+    """The first case of each form without tokens, and without batch rows."""
+    firsts = {dict(case.options).get("form"): case for case in reversed(cases)}
+    return [
+        replace(case, sizes=tuple(sorted((dict(case.sizes) | {axis: 0}).items())))
+        for case in firsts.values()
+        for axis in (op_named(case.op).time_axis, "B")
+    ]

@@ -1,0 +1,124 @@
+"""Values at the edges of a format's range: subnormals, growth, deep dips."""
+
+import math
+
+import numpy as np
+
+from scancheck.formats import FloatArray, IntArray
+from scancheck.recipes.chains import Chains, Plan, Tensors, draws
+from scancheck.recipes.streams import (
+    bell,
+    halving,
+    integers,
+    signed,
+    signs,
+    uniform,
+)
+
+NARROW = 32  # formats with fewer binades on either side of 1 than this: fp16
+
+
+def subnormal_state(plan: Plan) -> Chains:
+    """Drives and first states below the smallest normal value of the format.
+
+    Half the channels halve the state at each step, the others forget slowly.
+    """
+    fraction_bits = plan.fmt.precision - 1
+    smallest = math.log2(plan.fmt.smallest_normal) - fraction_bits
+    speed = np.ones(plan.speeds)
+    speed[::2] = 2.0**-6
+    return Chains(
+        step=np.ones(plan.sequence),
+        speed=speed,
+        drive=_subnormals(plan, "drive", plan.sequence, smallest),
+        state=_subnormals(plan, "state", plan.state, smallest),
+    )
+
+
+def _subnormals(
+    plan: Plan, name: str, shape: tuple[int, ...], smallest: float
+) -> FloatArray:
+    """Magnitudes of 1 to all fraction bits of the smallest subnormal."""
+    bits = integers(draws(plan, f"{name} bits"), 0, plan.fmt.precision - 2, shape)
+    fraction = signed(draws(plan, name), 1.0, 2.0, shape)
+    return np.ldexp(fraction, bits + int(smallest))
+
+
+def negative_decay(plan: Plan) -> Tensors:
+    """Decays from -1 to -1/2, in odd channels of either sign: without a logarithm."""
+    decay = -halving(uniform(draws(plan, "decay"), 0.0, 1.0, plan.sequence))
+    decay[:, :, ::3] = -1.0
+    decay[:, :, 1::2] *= signs(draws(plan, "sign"), plan.sequence)[:, :, 1::2]
+    return {
+        "a": decay,
+        "b": bell(draws(plan, "drive"), plan.sequence),
+        "initial_state": 8.0 * bell(draws(plan, "state"), plan.state[:2]),
+    }
+
+
+def growth(plan: Plan) -> Tensors:
+    """Decays above 1, up to 1.1, at some tokens; their product stays below 2**20.
+
+    In fp16, whose largest value is below 2**16, the product stays below 4: gradients
+    multiply two such sums.
+    """
+    bound = math.log(2.0) * (2.0 if -plan.fmt.emin < NARROW else 20.0)
+    likely = min(1.0, bound / (0.05 * max(plan.steps, 1)))
+    grows = uniform(draws(plan, "when"), 0.0, 1.0, plan.sequence) < likely
+    rate = grows * uniform(draws(plan, "rate"), 2.0**-7, 0.1, plan.sequence)
+    rate[rate.cumsum(axis=1) > bound] = 0.0
+    return {
+        str(plan.form): 1.0 + rate if plan.form == "a" else rate,
+        "b": 0.125 * bell(draws(plan, "drive"), plan.sequence),
+        "initial_state": bell(draws(plan, "state"), plan.state[:2]),
+    }
+
+
+def dip_and_regrow(plan: Plan) -> Tensors:
+    """The prefix product falls to 2**-40 (fp16: 2**-8) and rises back, repeatedly."""
+    deep = 8 if -plan.fmt.emin < NARROW else 40
+    level = _levels(plan, deep)
+    return _along(plan, level, level)
+
+
+def dip_out_of_range(plan: Plan) -> Tensors:
+    """The same to far below the least value of fp32 (fp64: of fp64).
+
+    In even channels the state sinks with the product; in odd ones drives hold it above
+    2**-100 (fp64: 2**-800), so that only products over a rise leave the range. fp16
+    drives do not reach that low: there all channels sink.
+    """
+    deep, held = (1200, -800) if plan.fmt.precision == 53 else (170, -100)
+    level = _levels(plan, deep)
+    drive_level = level.copy()
+    if -plan.fmt.emin >= NARROW:
+        drive_level[:, :, 1::2] = np.maximum(level[:, :, 1::2], held)
+    return _along(plan, level, drive_level)
+
+
+def _levels(plan: Plan, deep: int) -> IntArray:
+    """log2 of the prefix product [B, T, D]: 0 down to -deep and back, repeated.
+
+    The period of a channel is half a chunk to two chunks, or what steps of half the
+    format's exponent range need.
+    """
+    largest_step = min(100, -plan.fmt.emin - 2)
+    at_least = 2 * -(-deep // largest_step)
+    chosen = integers(draws(plan, "period"), -1, 1, (1, 1, plan.channels))
+    period = np.maximum(np.ldexp(float(plan.chunk), chosen), at_least)
+    lead = integers(draws(plan, "lead"), 0, plan.chunk // 2, (1, 1, plan.channels))
+    token = np.arange(1, plan.steps + 1)[None, :, None]
+    phase = (np.maximum(token - lead, 0) / period) % 1.0
+    depth = np.floor(deep * np.minimum(2.0 * phase, 2.0 * (1.0 - phase)))
+    return np.broadcast_to(-depth.astype(np.int64), plan.sequence)
+
+
+def _along(plan: Plan, level: IntArray, drive_level: IntArray) -> Tensors:
+    """Slow decays and drives, scaled so that the prefix product follows `level`."""
+    rise = np.diff(level, axis=1, prepend=0)
+    slow = halving(uniform(draws(plan, "decay"), 0.0, 0.125, plan.sequence))
+    return {
+        "a": np.ldexp(slow, rise),
+        "b": np.ldexp(bell(draws(plan, "drive"), plan.sequence), drive_level),
+        "initial_state": 8.0 * bell(draws(plan, "state"), plan.state[:2]),
+    }

@@ -1,0 +1,82 @@
+"""Every kernel by name, and a user's target as kernels.
+
+A target is a registered name, `package.module:callable`, `path/file.py:callable`, or in
+Python the callable itself. What it names may also be a `Kernel`, with its contract.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from scancheck.adapters.catalog import adapters
+from scancheck.errors import CaseInvalid, KernelUnavailable
+from scancheck.kernel import Kernel
+from scancheck.kernels.faulty.catalog import controls, faulty
+from scancheck.kernels.models.catalog import models
+from scancheck.ops import OPS, op_named
+from scancheck.target import load, suggestion
+
+_FORMS = "a registered name, package.module:callable or path/file.py:callable"
+
+
+def kernels() -> tuple[Kernel, ...]:
+    """Every registered kernel, also those that cannot run here."""
+    return (*models(), *faulty(), *controls(), *adapters())
+
+
+def resolve_target(
+    target: str | Kernel | Callable[..., Any], op: str | None
+) -> tuple[Kernel, ...]:
+    """The kernels that a target names, all of them able to run here.
+
+    `op` may be None where the kernel is registered or says it itself. Raises
+    CaseInvalid with what to write instead, or KernelUnavailable with the reason.
+    """
+    if op is not None:
+        op_named(op)
+    found = _found(target, op)
+    if op is not None and found.op != op:
+        raise CaseInvalid(f"{found.name} is a kernel of {found.op}; got --op {op}")
+    if found.unavailable is not None:
+        raise KernelUnavailable(f"{found.name} cannot run here: {found.unavailable}")
+    return (found,)
+
+
+def _found(target: str | Kernel | Callable[..., Any], op: str | None) -> Kernel:
+    if isinstance(target, Kernel):
+        return target
+    if not isinstance(target, str):
+        return _from_callable(_name_of(target), target, op)
+    if ":" in target:
+        loaded = load(target)
+        if isinstance(loaded, Kernel):
+            return replace(loaded, name=target)
+        return _from_callable(target, loaded, op)
+    return _registered(target)
+
+
+def _registered(name: str) -> Kernel:
+    by_name = {kernel.name: kernel for kernel in kernels()}
+    if name in by_name:
+        return by_name[name]
+    if name.endswith(".py"):
+        raise CaseInvalid(f"target {name!r}: name the callable too, as {name}:callable")
+    hint = suggestion(name, by_name) or "; `scancheck list` shows the names"
+    raise CaseInvalid(f"target {name!r} is unknown: expected {_FORMS}{hint}")
+
+
+def _from_callable(name: str, loaded: Any, op: str | None) -> Kernel:
+    if not callable(loaded):
+        kind = type(loaded).__qualname__
+        raise CaseInvalid(f"target {name}: expected a callable; got {kind}")
+    if op is None:
+        raise CaseInvalid(
+            f"target {name}: --op is needed for a callable that is not registered; "
+            f"expected one of {', '.join(OPS)}"
+        )
+    return Kernel(name=name, op=op, call=loaded)
+
+
+def _name_of(call: Any) -> str:
+    module = getattr(call, "__module__", None) or type(call).__module__
+    return f"{module}:{getattr(call, '__qualname__', type(call).__qualname__)}"

@@ -1,0 +1,1 @@
+"""Rows to one self-contained page: tables, figures and advice."""

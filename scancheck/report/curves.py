@@ -1,0 +1,137 @@
+"""Curves of the error: along the sequence, and against its length."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from scancheck.report.svg import FAINT, SERIES, Drawn, canvas, to_svg
+from scancheck.report.words import algorithm_label, growth_in_words, scientific
+from scancheck.study.row import Row
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+MARKERS = ("o", "s", "^", "D", "v")
+MARKS = 12  # markers along a curve, to tell curves apart without colour
+# Of a length figure, from the top: name, field of Row, colour, dashes, marker.
+LENGTH_LINES = (
+    ("sound bound", "max_budget_rel", 3, "-", ""),
+    ("probable bound", "probable_rel", 2, "--", ""),
+    ("largest error", "max_rel", 1, "-", "o"),
+    ("RMS error", "rms_rel", 0, "-", "s"),
+)
+
+
+def position_figures(rows: Sequence[Row], op: str) -> list[Drawn]:
+    """RMS error along the sequence, one figure a recipe and storage format."""
+    groups: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        if row.kind == "position" and row.op == op:
+            groups.setdefault((row.recipe, row.storage), []).append(row)
+    return [
+        _position(f"{s} storage, {r}", op, found) for (r, s), found in groups.items()
+    ]
+
+
+def _position(title: str, op: str, rows: list[Row]) -> Drawn:
+    curves: dict[str, list[Row]] = {}
+    for row in rows:
+        curves.setdefault(algorithm_label(row), []).append(row)
+    # The legend has the curves in the order in which they end, from the top.
+    order = sorted(curves, key=lambda label: -_ends(curves[label])[1])
+    alt = f"RMS error along the sequence, {op}, {title}. " + ". ".join(
+        "{}: {} at the start, {} at the end".format(
+            label, *(scientific(end) for end in _ends(curves[label]))
+        )
+        for label in order
+    )
+    with canvas(7.6, 2.9) as figure:
+        axes = figure.subplots()
+        for n, label in enumerate(order):
+            _draw_curve(axes, n, label, curves[label])
+        _scale_errors(axes)
+        for chunk in {row.chunk for row in rows if row.chunk}:
+            for edge in range(chunk, max(row.T for row in rows), chunk):
+                axes.axvline(edge, color=FAINT, linewidth=0.6, zorder=0)
+        axes.set_xlim(0, max(row.T for row in rows))
+        axes.set_xlabel("token")
+        axes.set_ylabel("RMS error / RMS truth")
+        axes.grid(True, axis="y")
+        axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+        svg = to_svg(figure, alt)
+    return Drawn(title=title, note="", svg=svg)
+
+
+def _scale_errors(axes: "Axes") -> None:
+    """A logarithmic scale, where there is an error to scale by."""
+    if any(len(line.get_xdata(orig=True)) for line in axes.get_lines()):
+        axes.set_yscale("log")
+
+
+def _ends(points: list[Row]) -> tuple[float, float]:
+    """The first and the last error that is known and not zero; 0 where none is."""
+    known = [point.rms_rel for point in points if point.rms_rel]
+    return (known[0], known[-1]) if known else (0.0, 0.0)
+
+
+def _draw_curve(axes: "Axes", n: int, label: str, points: list[Row]) -> None:
+    known = [
+        (p.token + p.tokens / 2, p.rms_rel)
+        for p in points
+        if p.rms_rel and p.token is not None and p.tokens is not None
+    ]
+    every = max(1, len(known) // MARKS)
+    axes.plot(
+        [x for x, _ in known],
+        [y for _, y in known],
+        color=SERIES[n % len(SERIES)],
+        marker=MARKERS[n % len(MARKERS)],
+        markevery=(n * every // len(MARKERS), every),
+        label=label,
+        linewidth=1.1,
+    )
+
+
+def length_figures(rows: Sequence[Row], op: str) -> dict[str, list[Drawn]]:
+    """Error against length with both bounds by recipe, one figure a way to compute."""
+    groups: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        if row.kind == "length" and row.op == op:
+            label = f"{row.storage} storage, {algorithm_label(row)}"
+            groups.setdefault((row.recipe, label), []).append(row)
+    figures: dict[str, list[Drawn]] = {}
+    for (recipe, label), found in groups.items():
+        found.sort(key=lambda row: row.T)
+        figures.setdefault(recipe, []).append(_length(op, recipe, label, found))
+    return figures
+
+
+def _length(op: str, recipe: str, label: str, rows: list[Row]) -> Drawn:
+    growth = growth_in_words(rows)
+    alt = f"Error against length, {op}, {recipe}, {label}: RMS error {growth}. "
+    alt += ". ".join(
+        f"{name} "
+        + ", ".join(f"{scientific(getattr(row, field))} at {row.T}" for row in rows)
+        for name, field, *_ in LENGTH_LINES
+    )
+    lengths = [row.T for row in rows]
+    with canvas(3.5, 2.3) as figure:
+        axes = figure.subplots()
+        for _, field, colour, dashes, marker in LENGTH_LINES:
+            values = [getattr(row, field) for row in rows]
+            known = [(t, v) for t, v in zip(lengths, values, strict=True) if v]
+            axes.plot(
+                [t for t, _ in known],
+                [v for _, v in known],
+                color=SERIES[colour],
+                linestyle=dashes,
+                marker=marker,
+            )
+        axes.set_xscale("log", base=2)
+        _scale_errors(axes)
+        axes.set_xticks(lengths, [str(t) for t in lengths])
+        axes.minorticks_off()
+        axes.set_xlabel("tokens")
+        axes.set_ylabel("error / RMS truth")
+        axes.grid(True, axis="y")
+        svg = to_svg(figure, alt)
+    return Drawn(title=label, note=f"RMS error {growth}", svg=svg)

@@ -1,0 +1,85 @@
+"""Calling somebody's code: an exception becomes data, one line and the traceback."""
+
+import functools
+import inspect
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from scancheck.runner.isolation import restored_settings
+from scancheck.runner.outcome import Problem, ProblemKind
+from scancheck.runner.poison import poisoned_allocations
+
+_HARNESS = Path(__file__).parent
+_TORCH = Path(torch.__file__).parent
+_LONGEST = 240  # characters of somebody's exception text in a one-line message
+
+
+def attempt(
+    action: Callable[[], Any],
+    *,
+    kind: ProblemKind,
+    what: str,
+    owner: Callable[..., Any],
+) -> tuple[Any, Problem | None, float]:
+    """What `action` returned, the problem if it raised, and the seconds it took.
+
+    `what` opens the problem's message, which ends with the place in the file of
+    `owner`. A KeyboardInterrupt is the user's and passes through.
+    """
+    with restored_settings(), poisoned_allocations():
+        start = perf_counter()
+        try:
+            result = action()
+        except (Exception, SystemExit) as error:
+            seconds = perf_counter() - start
+            return None, _problem(kind, what, error, owner), seconds
+        return result, None, perf_counter() - start
+
+
+def _problem(
+    kind: ProblemKind, what: str, error: BaseException, owner: Callable[..., Any]
+) -> Problem:
+    frames = _frames_below_harness(error)
+    text = "".join(traceback.format_exception_only(error)).strip()
+    line = text.splitlines()[0]
+    if len(line) > _LONGEST:
+        line = line[: _LONGEST - 3] + "..."
+    place = _place(frames, _source_file(owner))
+    detail = "".join(traceback.format_list(frames)) + text
+    return Problem(kind=kind, message=f"{what} {line}{place}", detail=detail)
+
+
+def _frames_below_harness(error: BaseException) -> traceback.StackSummary:
+    frames = traceback.extract_tb(error.__traceback__)
+    kept = [f for f in frames if not Path(f.filename).is_relative_to(_HARNESS)]
+    return traceback.StackSummary.from_list(kept)
+
+
+def _source_file(call: Callable[..., Any]) -> str | None:
+    """The file that defines the callable, behind partials and wrappers, or None."""
+    inner: Any = call
+    while isinstance(inner, functools.partial):
+        inner = inner.func
+    for defined in (inspect.unwrap(inner), type(inner)):
+        try:
+            return inspect.getsourcefile(defined)
+        except TypeError:
+            continue
+    return None
+
+
+def _place(frames: traceback.StackSummary, source: str | None) -> str:
+    """Where it was raised: the last frame of the kernel's own file, if there is one."""
+    in_source = [f for f in frames if f.filename == source]
+    outside_torch = [f for f in frames if not Path(f.filename).is_relative_to(_TORCH)]
+    for candidates in (in_source, outside_torch, frames):
+        if candidates:
+            frame = candidates[-1]
+            name = Path(frame.filename).name
+            return f" ({name}:{frame.lineno}, in {frame.name})"
+    return ""

@@ -1,0 +1,64 @@
+"""Memory that a kernel is given before it has written there, made recognisable.
+
+Every byte is 0xFF, which is a NaN in all formats: an output element that is never
+written, or a temporary read too early, shows in what the kernel returns.
+"""
+
+import ctypes
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_NAN_BYTE = 0xFF
+_COPIES = 4  # outputs share the freed blocks with a kernel's own temporaries
+
+# glibc, malloc/malloc.c: with M_PERTURB, malloc fills new blocks with the complement of
+# the lowest byte of its value, and free fills with that byte; 0 switches it off.
+_M_PERTURB = -6
+_PERTURB_TO_NAN = 0x100
+_PERTURB_OFF = 0
+
+
+def nan_bytes(size: int) -> Tensor:
+    """A uint8 tensor of `size` bytes, all of them those of NaN."""
+    return torch.full((size,), _NAN_BYTE, dtype=torch.uint8)
+
+
+def poison_freed_memory(sizes: Iterable[int]) -> None:
+    """Fills blocks of these sizes in bytes with NaN and frees them.
+
+    Allocators that keep freed blocks hand them out again as they are.
+    """
+    blocks = [nan_bytes(size) for size in sizes for _ in range(_COPIES)]
+    del blocks
+
+
+@contextmanager
+def poisoned_allocations() -> Iterator[None]:
+    """Within, fresh memory from the C library is NaN, where that library is glibc."""
+    mallopt = _mallopt()
+    if mallopt is None:
+        yield
+        return
+    mallopt(_M_PERTURB, _PERTURB_TO_NAN)
+    try:
+        yield
+    finally:
+        mallopt(_M_PERTURB, _PERTURB_OFF)
+
+
+@cache
+def _mallopt() -> Callable[[int, int], Any] | None:
+    """glibc's mallopt, or None in a process that has another C library."""
+    if sys.platform != "linux":
+        return None
+    library = ctypes.CDLL(None)
+    if not hasattr(library, "gnu_get_libc_version"):
+        return None
+    mallopt: Callable[[int, int], Any] = library.mallopt
+    return mallopt

@@ -1,0 +1,136 @@
+"""Strangers' kernels in our calling form: right where arithmetic is exact."""
+
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+import torch
+from torch._higher_order_ops.associative_scan import associative_scan
+
+from scancheck.adapters import mambapy_pscan, torch_associative_scan
+from scancheck.adapters.catalog import adapters
+from scancheck.formats import FloatArray
+from scancheck.kernel import Kernel
+from scancheck.ops import OPS
+from scancheck.recipes.inputs import Inputs
+from scancheck.runner import accepted_parameters, execute
+
+LINEAR_SCAN = OPS["linear_scan"]
+BY_NAME = {kernel.name: kernel for kernel in adapters()}
+AVAILABLE = [kernel for kernel in adapters() if kernel.unavailable is None]
+
+
+def exact_case(
+    batch: int, steps: int, channels: int
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """a of signs and zeros, b and cotangents of small integers: every sum is exact."""
+    source = np.random.default_rng(steps)
+    shape = (batch, steps, channels)
+    a = source.integers(-1, 2, shape).astype(np.float64)
+    b = source.integers(-8, 9, shape).astype(np.float64)
+    bar = source.integers(-8, 9, shape).astype(np.float64)
+    return a, b, bar
+
+
+def reference(a: FloatArray, b: FloatArray, bar: FloatArray) -> dict[str, FloatArray]:
+    """h and the gradients of a and b, token by token."""
+    h, da, db = np.zeros_like(b), np.zeros_like(b), np.zeros_like(b)
+    for t in range(b.shape[1]):
+        h[:, t] = b[:, t] + (a[:, t] * h[:, t - 1] if t else 0.0)
+    passed = np.zeros_like(b[:, 0])
+    for t in reversed(range(b.shape[1])):
+        db[:, t] = bar[:, t] + passed
+        da[:, t] = db[:, t] * (h[:, t - 1] if t else 0.0)
+        passed = a[:, t] * db[:, t]
+    return {"h": h, "a": da, "b": db}
+
+
+@pytest.mark.parametrize("steps", [*range(1, 18), 63, 64, 65, 100])
+@pytest.mark.parametrize("dtype", ["fp32", "fp64"])
+@pytest.mark.parametrize("kernel", AVAILABLE, ids=lambda kernel: kernel.name)
+def test_exact_at_every_length(kernel: Kernel, dtype: str, steps: int) -> None:
+    """Outputs and gradients equal the plain loop where no operation rounds."""
+    a, b, bar = exact_case(2, steps, 3)
+    given = Inputs(tensors={"a": a, "b": b}, switches={})
+    outcome = execute(kernel, LINEAR_SCAN, given, dtype, cotangents={"h": bar})
+    want = reference(a, b, bar)
+    assert outcome.problem is None
+    assert outcome.returned == ("h",)
+    assert (outcome.outputs["h"] == want["h"]).all()
+    if kernel.name == "torch.associative_scan.pointwise":
+        return  # its gate gradient is wrong: a finding, not this test's promise
+    assert (outcome.gradients["a"] == want["a"]).all()
+    assert (outcome.gradients["b"] == want["b"]).all()
+
+
+def test_strangers_take_and_return_what_they_have() -> None:
+    """They know decays and drives, no logarithms and no initial state."""
+    assert set(BY_NAME) == {
+        "mambapy.pscan",
+        "torch.associative_scan.generic",
+        "torch.associative_scan.pointwise",
+    }
+    for kernel in BY_NAME.values():
+        assert accepted_parameters(kernel, LINEAR_SCAN) == {"a", "b"}
+        assert kernel.contract is None
+        assert kernel.gradients
+
+
+def test_availability_is_the_truth() -> None:
+    """What is called available runs, and what is not raises for the reason given."""
+    a = torch.ones(1, 4, 2)
+    pointwise = BY_NAME["torch.associative_scan.pointwise"]
+    assert BY_NAME["torch.associative_scan.generic"].unavailable is None
+    if pointwise.unavailable is None:
+        assert pointwise.call(a=a, b=a).shape == a.shape
+    else:
+        with pytest.raises(ValueError, match="need to be on CUDA or XPU"):
+            pointwise.call(a=a, b=a)
+        assert "CUDA or XPU" in pointwise.unavailable
+        assert torch.__version__ in pointwise.unavailable
+    missing = BY_NAME["mambapy.pscan"].unavailable
+    assert (missing is None) == (find_spec("mambapy") is not None)
+
+
+@pytest.mark.parametrize("shape", [(0, 3, 2), (2, 3, 0)])
+def test_torch_loses_tokens_without_elements(shape: tuple[int, ...]) -> None:
+    """An empty batch is refused, and torch itself still gives the reason for that."""
+    empty = torch.ones(shape)
+    _, h = associative_scan(
+        torch_associative_scan.combine, (empty, empty), dim=1, combine_mode="generic"
+    )
+    assert h.shape != shape
+    with pytest.raises(ValueError, match="loses tokens"):
+        torch_associative_scan.linear_scan("generic", a=empty, b=empty)
+
+
+@pytest.mark.parametrize(
+    ("installed", "generic", "pointwise"),
+    [
+        ("2.4.1", False, False),
+        ("2.5.0", True, False),
+        ("2.13.0+cpu", True, False),
+        ("2.14.0", True, True),
+        ("2.14.1+cu130", True, True),
+        ("2.15.0a0+git1234", True, True),
+        ("3.0.0", True, True),
+    ],
+)
+def test_versions_decide(
+    monkeypatch: pytest.MonkeyPatch, installed: str, generic: bool, pointwise: bool
+) -> None:
+    """Each mode is there from the torch version on that takes CPU tensors."""
+    monkeypatch.setattr(torch_associative_scan, "version", lambda name: installed)
+    for mode, runs in (("generic", generic), ("pointwise", pointwise)):
+        reason = torch_associative_scan.unavailable(mode)
+        assert (reason is None) == runs
+        assert reason is None or f"torch {installed}" in reason
+
+
+def test_missing_package_is_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without mambapy its kernel stays listed, with how to install it."""
+    monkeypatch.setattr(mambapy_pscan, "find_spec", lambda name: None)
+    kernel = mambapy_pscan.mambapy_pscan()
+    assert kernel.unavailable == (
+        "mambapy is not installed; pip install 'scancheck[mambapy]'"
+    )

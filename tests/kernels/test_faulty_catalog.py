@@ -1,0 +1,66 @@
+"""The catalogue of planted bugs: complete, self-explaining, and cheap to list."""
+
+import ast
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from scancheck.kernel import Kernel
+from scancheck.kernels.faulty import catalog, chunked_torch
+from scancheck.ops.linear_scan import LINEAR_SCAN
+from scancheck.ops.selective_scan import SELECTIVE_SCAN
+
+ROOT = Path(__file__).parents[2]
+OPS = {op.name: op for op in (LINEAR_SCAN, SELECTIVE_SCAN)}
+KERNELS = catalog.faulty() + catalog.controls()
+
+
+def test_every_bug_has_its_file() -> None:
+    """The catalogue lists every file of the folder that is called a planted bug."""
+    folder = ROOT / "kernels" / "faulty"
+    planted = {
+        path.stem
+        for path in folder.glob("*.py")
+        if (ast.get_docstring(ast.parse(path.read_text())) or "").startswith("Planted")
+    }
+    assert planted == {bug.module for bug in catalog.BUGS}
+    assert {
+        kernel.name.rpartition(".")[2] for kernel in KERNELS if kernel.hazard
+    } == planted
+
+
+def test_every_bug_says_what_it_is() -> None:
+    """Names are unique; a planted bug has a hazard in one sentence and its symptom."""
+    assert len({kernel.name for kernel in KERNELS}) == len(KERNELS)
+    assert len({bug.symptom for bug in catalog.BUGS}) == len(catalog.BUGS)
+    for kernel in catalog.faulty():
+        assert kernel.symptom
+        assert kernel.hazard is not None
+        assert kernel.hazard.endswith(".")
+        assert kernel.chunk in (None, chunked_torch.CHUNK)
+    assert all(kernel.symptom is None for kernel in catalog.controls())
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
+def test_signature_names_the_parameters_of_the_op(kernel: Kernel) -> None:
+    """A kernel's parameters are those of its op, the log form of the decay apart."""
+    op = OPS[kernel.op]
+    known = {spec.name for spec in op.inputs} | set(op.switches)
+    assert set(inspect.signature(kernel.call).parameters) == known - {"g"}
+
+
+def test_catalogue_loads_no_torch() -> None:
+    """Listing the planted bugs imports no torch."""
+    program = (
+        "import sys\n"
+        "from scancheck.kernels.faulty.catalog import controls, faulty\n"
+        "assert faulty() and controls()\n"
+        "assert 'torch' not in sys.modules\n"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True
+    )
+    assert run.returncode == 0, run.stderr

@@ -1,0 +1,137 @@
+"""The models as registered kernels: names, contracts and what they take."""
+
+import inspect
+import subprocess
+import sys
+
+import pytest
+
+from scancheck.contract import format_contract, parse_contract, resolve
+from scancheck.errors import CaseInvalid
+from scancheck.kernel import Kernel
+from scancheck.kernels.models.catalog import model, models
+from scancheck.ops.linear_scan import LINEAR_SCAN
+from scancheck.ops.selective_scan import SELECTIVE_SCAN
+
+OPS = {op.name: op for op in (LINEAR_SCAN, SELECTIVE_SCAN)}
+
+
+def name_of(kernel: Kernel) -> str:
+    """What a parametrised test calls a kernel."""
+    return kernel.name
+
+
+def test_names_are_unique() -> None:
+    """No two models share a name, and each begins with its op's."""
+    names = [kernel.name for kernel in models()]
+    assert len(set(names)) == len(names)
+    assert all(k.name.startswith(f"model.{k.op}.") for k in models())
+
+
+@pytest.mark.parametrize("op", list(OPS))
+def test_every_combination_is_registered(op: str) -> None:
+    """Each algorithm comes plain, with kahan and with full compensation."""
+    names = {kernel.name for kernel in models()}
+    for shape in ("sequential", "hillis_steele", "chunk64", "chunk64_tree"):
+        for variant in ("plain", "kahan", "full"):
+            assert f"model.{op}.{shape}.{variant}" in names
+    for shape in ("chunk64", "chunk64_tree"):
+        assert f"model.{op}.{shape}.log_diff" in names
+    for shape in ("sequential", "hillis_steele", "chunk64"):
+        assert f"model.{op}.{shape}.plain.compute_storage" in names
+
+
+@pytest.mark.parametrize("kernel", models(), ids=name_of)
+def test_contract_holds_together(kernel: Kernel) -> None:
+    """A contract resolves for every declared dtype and survives being written down."""
+    assert kernel.contract is not None
+    for dtype in kernel.dtypes:
+        assert resolve(kernel.contract, dtype).compute != "storage"
+    assert parse_contract(format_contract(kernel.contract)) == kernel.contract
+
+
+@pytest.mark.parametrize("kernel", models(), ids=name_of)
+def test_signature_names_the_ops_inputs(kernel: Kernel) -> None:
+    """The parameters are the op's tensors and switches; log forms have no `a`."""
+    op = OPS[kernel.op]
+    expected = {spec.name for spec in op.inputs} | set(op.switches)
+    if "log_diff" in kernel.name:
+        expected.discard("a")
+    parameters = inspect.signature(kernel.call).parameters
+    assert set(parameters) == expected
+    kinds = {p.kind for p in parameters.values()}
+    assert kinds == {inspect.Parameter.KEYWORD_ONLY}
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({}, "model.linear_scan.chunk16.plain"),
+        ({"compute": "bf16"}, "model.linear_scan.chunk16.plain.compute_bf16"),
+        ({"state": "fp16"}, "model.linear_scan.chunk16.plain.state_fp16"),
+    ],
+)
+def test_options_are_in_the_name(options: dict[str, str], name: str) -> None:
+    """A model of other options has another name and its chunk at hand."""
+    kernel = model("linear_scan", "chunk", "plain", chunk=16, **options)  # type: ignore[arg-type]
+    assert kernel.name == name
+    assert kernel.chunk == 16
+    assert kernel.contract is not None
+    assert kernel.contract.structure.chunk == 16
+    assert kernel.contract.state_every == (16 if "state" in options else 1)
+
+
+def test_sequential_state_in_the_name() -> None:
+    """How often a sequential state is stored is part of its name and contract."""
+    kernel = model("linear_scan", "sequential", "plain", state="bf16", state_every=8)
+    assert kernel.name == "model.linear_scan.sequential.plain.state_bf16.every_8"
+    assert kernel.contract is not None
+    assert kernel.contract.state_every == 8
+
+
+def test_narrow_computation_takes_its_own_dtype_only() -> None:
+    """A model that computes in 16 bits does not declare wider storage."""
+    assert model("linear_scan", "chunk", "full", compute="fp16").dtypes == ("fp16",)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "said"),
+    [
+        (("linear", "chunk", "plain"), {}, "model op: expected one of linear_scan"),
+        (("linear_scan", "tree", "plain"), {}, "model algorithm: expected one of"),
+        (("linear_scan", "chunk", "best"), {}, "model variant: expected one of plain"),
+        (("linear_scan", "chunk", "plain"), {"compute": "fp8"}, "model compute"),
+        (("linear_scan", "chunk", "plain"), {"state": "fp8"}, "model state"),
+        (("linear_scan", "chunk", "plain"), {"chunk": 0}, "at least 1; got 0"),
+        (("linear_scan", "sequential", "log_diff"), {}, "computed in chunks"),
+        (("linear_scan", "hillis_steele", "plain"), {"state": "bf16"}, "no state"),
+        (
+            ("linear_scan", "chunk", "plain"),
+            {"state": "bf16", "state_every": 3},
+            "every 64 steps; got 3",
+        ),
+        (
+            ("linear_scan", "sequential", "plain"),
+            {"state_every": 3},
+            "state_every=3 against state=compute",
+        ),
+    ],
+)
+def test_impossible_models_are_refused(
+    arguments: tuple[str, str, str], options: dict[str, object], said: str
+) -> None:
+    """An unknown name or a combination that does not exist is a clear usage error."""
+    with pytest.raises(CaseInvalid, match=said.replace("(", r"\(")):
+        model(*arguments, **options)  # type: ignore[arg-type]
+
+
+def test_catalog_does_not_import_torch() -> None:
+    """Listing the models loads neither torch nor numba."""
+    code = (
+        "import sys; from scancheck.kernels.models.catalog import models; models(); "
+        "print(sorted({'torch', 'numba'} & set(sys.modules)))"
+    )
+    output = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert output.stdout.strip() == "[]"

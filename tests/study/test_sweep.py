@@ -1,0 +1,93 @@
+"""A sweep gives the rows of its jobs, in their order, however it is run."""
+
+from dataclasses import replace
+
+import pytest
+
+from scancheck.study.plan import Configuration, Job
+from scancheck.study.row import Row
+from scancheck.study.sweep import run_study
+
+CHUNKED = Configuration(op="linear_scan", storage="bf16", chunk=4)
+SELECTIVE = replace(CHUNKED, op="selective_scan")
+JOBS = (
+    Job(configuration=CHUNKED, recipe="gaussian_slow", steps=12, seed=1),
+    Job(
+        configuration=replace(CHUNKED, variant="log_diff"),
+        recipe="unit_decay",
+        steps=9,
+        seed=1,
+        keep=frozenset({"position", "length"}),
+    ),
+    Job(
+        configuration=SELECTIVE,
+        recipe="gaussian_slow",
+        steps=10,
+        seed=1,
+        cotangent="dense",
+    ),
+)
+
+
+def rows_of(*jobs: Job, workers: int = 1) -> tuple[Row, ...]:
+    """The rows of a study of these jobs."""
+    return run_study(jobs, profile="quick", seed=1, workers=workers).rows
+
+
+def test_rows_name_what_was_run() -> None:
+    """Formats are resolved, sizes and recipe are the case's, tensors are the op's."""
+    rows = rows_of(*JOBS)
+    first = rows[0]
+    assert (first.op, first.tensor, first.storage) == ("linear_scan", "h", "bf16")
+    assert (first.compute, first.state, first.chunk) == ("fp32", "fp32", 4)
+    assert (first.T, first.B, first.D, first.N) == (12, 1, 32, None)
+    assert first.kernel == "model.linear_scan.chunk4.plain"
+    short = rows_of(replace(JOBS[0], configuration=replace(CHUNKED, compute="storage")))
+    assert (short[0].compute, short[0].state) == ("bf16", "bf16")
+
+
+def test_all_tensors_have_a_row() -> None:
+    """Both outputs of every job; with cotangents the gradient of every input too."""
+    rows = rows_of(*JOBS)
+    forward = [row.tensor for row in rows if row.op == "linear_scan"]
+    assert forward.count("final_state") == 2
+    gradients = [row for row in rows if row.cotangent == "dense"]
+    names = {row.tensor for row in gradients}
+    assert names == {
+        "y", "last_state", "du", "ddelta", "dA", "dB", "dC", "dD", "dz", "ddelta_bias",
+    }  # fmt: skip
+    assert all(row.rms_rel is not None for row in gradients)
+
+
+def test_lengths_have_both_bounds() -> None:
+    """The row against length holds the sound and the probable bound above the error."""
+    (row,) = [row for row in rows_of(JOBS[1]) if row.kind == "length"]
+    assert row.max_rel is not None
+    assert row.max_budget_rel is not None
+    assert row.probable_rel is not None
+    assert row.max_rel <= row.max_budget_rel
+    assert row.max_rel <= row.probable_rel
+
+
+def test_progress_is_told_in_order() -> None:
+    """After each job comes one call, with the job and its rows."""
+    told: list[tuple[int, int, Job, list[Row]]] = []
+    study = run_study(
+        JOBS, profile="quick", seed=1, on_job=lambda *now: told.append(now)
+    )
+    assert [(done, of) for done, of, _, _ in told] == [(1, 3), (2, 3), (3, 3)]
+    assert tuple(job for _, _, job, _ in told) == JOBS
+    assert tuple(row for *_, rows in told for row in rows) == study.rows
+
+
+def test_study_knows_where_it_comes_from() -> None:
+    """Seed, profile and environment are kept with the rows."""
+    study = run_study((), profile="full", seed=9)
+    assert (study.rows, study.profile, study.seed) == ((), "full", 9)
+    assert study.environment["numpy"]
+
+
+@pytest.mark.slow
+def test_workers_change_nothing() -> None:
+    """Two processes give the rows of one, to the last bit and in the same order."""
+    assert rows_of(*JOBS, workers=2) == rows_of(*JOBS)
