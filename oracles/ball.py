@@ -11,11 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scancheck.oracles.numbers import ArrayNumber
+from scancheck.oracles.units import TINY, U64
 
 FloatArray = NDArray[np.float64]
 
-U64 = 2.0**-53  # unit roundoff of fp64
-TINY = 2.0**-1074  # smallest subnormal: covers a rounding in the subnormal range
 # NumPy's exp, log1p and expm1 claim less than one ulp (2 u) on every platform; 4 u
 # leaves room for the vector libraries it may be built with.
 FUNCTION_ERROR = 4 * U64

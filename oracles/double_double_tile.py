@@ -135,6 +135,7 @@ def scan_tile(
     BUFFER_SIZE entries.
     """
     keys, lanes = state[0].shape[2:]
+    steps = v[0].shape[1]
     keep = states[0].shape[1] > 0
     blocks = -(-lanes // block)
     rows = buffer.reshape(7, 3, LANES)
@@ -149,12 +150,14 @@ def scan_tile(
     for task in range(begin, stop):
         g, first = task // blocks, (task % blocks) * block
         n = min(block, lanes - first)
-        for t in range(v[0].shape[1]):
+        for t in range(steps):
             _load(value, v, g, t, t, first, n)
-            total[:] = 0.0
+            if has_r:
+                total[:] = 0.0
             for i in range(keys):
                 _load(decay, w, g, t, i, first, n)
-                _load(current, state, g, t, i, first, n)
+                if keys > 1 or t == 0:
+                    _load(current, state, g, t, i, first, n)
                 if keep and t == 0:
                     _store(current, states, g, t, i, first, n)
                 if has_k:
@@ -163,7 +166,8 @@ def scan_tile(
                     _advance(buffer, DRIVE, n)
                 else:
                     _advance(buffer, VALUE, n)
-                _store(current, state, g, t, i, first, n)
+                if keys > 1 or t == steps - 1:
+                    _store(current, state, g, t, i, first, n)
                 if keep:
                     _store(current, states, g, t + 1, i, first, n)
                 if has_r:

@@ -10,8 +10,8 @@ they would have to prove too many arrays distinct.
 
 import numpy as np
 
-from scancheck.oracles.ball import TINY, U64
 from scancheck.oracles.jit import jit
+from scancheck.oracles.units import TINY, U64
 
 # State entries of one task: the rows of its arrays stay in a core's first caches.
 TASK_ENTRIES = 2048
@@ -97,8 +97,26 @@ def _companion_read(c, m, wm, v2, om, ow, ov):
 
 @jit()
 def scan_tile(
-    begin, stop, block, w, rw, v, rv, k, rk, r, rr, has_k, has_r, s, rs, extra, o, ro,
-    states, radii,
+    begin,
+    stop,
+    block,
+    w,
+    rw,
+    v,
+    rv,
+    k,
+    rk,
+    r,
+    rr,
+    has_k,
+    has_r,
+    s,
+    rs,
+    extra,
+    o,
+    ro,
+    states,
+    radii,
 ):
     """Runs the tasks begin..stop of a tile; s, rs and extra are replaced.
 
@@ -172,9 +190,7 @@ def _turn(w, rw, y, ry, here, rhere, out, rout):
 
 
 @jit()
-def cotangent_tile(
-    begin, stop, block, w, rw, r, rr, has_r, obar, robar, g, rg
-):
+def cotangent_tile(begin, stop, block, w, rw, r, rr, has_r, obar, robar, g, rg):
     """Runs the tasks begin..stop of a tile's adjoint.
 
     g, rg [T + 1, G, K, L] hold the carry of the tile in their last entry. On return
@@ -202,7 +218,12 @@ def cotangent_tile(
                 wt = _row(w, group, t, i, first, last, buffers[6])
                 rwt = _row(rw, group, t, i, first, last, buffers[7])
                 _turn(
-                    wt, rwt, y, ry,
-                    g[t + 1, group, i, first:last], rg[t + 1, group, i, first:last],
-                    g[t, group, i, first:last], rg[t, group, i, first:last],
+                    wt,
+                    rwt,
+                    y,
+                    ry,
+                    g[t + 1, group, i, first:last],
+                    rg[t + 1, group, i, first:last],
+                    g[t, group, i, first:last],
+                    rg[t, group, i, first:last],
                 )

@@ -28,7 +28,7 @@ Arrays = Mapping[str, FloatArray]
 CERTIFIED_SHARE = 2.0**-10  # of the allowance, numerics 2.12
 # Time steps times state entries that a rung in Python may be asked for, at up to 0.1 ms
 # each, and by what factor gradients cost more.
-SLOW_STEPS = 1e5
+SLOW_STEPS = 5e4
 GRADIENT_COST = 5
 # An exact number grows with every step, so that the work grows with its square.
 EXACT_LENGTH = 4096
@@ -105,9 +105,9 @@ def _climb(
             for name, reference in references.items()
             if name in allowance and not reference.certified.all()
         }
-        rows = _rows(op, tensors, open_ones)
         if not open_ones:
             break
+        rows = _rows(op, tensors, open_ones)
         part, part_cotangents = _taken(op, tensors, rows), None
         if cotangents is not None and set(open_ones) - set(names):
             part_cotangents = _taken(op, cotangents, rows)

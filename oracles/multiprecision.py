@@ -29,6 +29,7 @@ NOT_FINITE = (libmp.finf, libmp.fninf, libmp.fnan)
 UP = (30, libmp.round_up)  # precision and rounding of radii
 # Numbers below this power of two are not written out as fractions.
 NEGLIGIBLE_EXPONENT = -2400
+KEPT_BITS = 512  # of a value, before it is split into two float64
 
 
 class MpNumber(ArrayNumber):
@@ -255,12 +256,17 @@ def _words(value: Raw, radius: Raw) -> tuple[float, float, float]:
 
 
 def _fraction(raw: Raw) -> tuple[Fraction, Fraction]:
-    """The exact value; of negligible ones 0 and a bound of their size instead."""
+    """The exact value of the leading KEPT_BITS, and a bound of what they leave."""
     sign, mantissa, exponent, length = raw
     if mantissa and exponent + length < NEGLIGIBLE_EXPONENT:
         return Fraction(0), Fraction(2) ** NEGLIGIBLE_EXPONENT
+    left = Fraction(0)
+    if length > KEPT_BITS:
+        dropped = length - KEPT_BITS
+        mantissa, exponent = mantissa >> dropped, exponent + dropped
+        left = Fraction(2) ** exponent
     exact = Fraction(int(mantissa)) * Fraction(2) ** exponent
-    return -exact if sign else exact, Fraction(0)
+    return -exact if sign else exact, left
 
 
 def _rounded_up(exact: Fraction) -> float:

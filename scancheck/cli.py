@@ -157,7 +157,7 @@ def verify(
 def list_(
     what: Annotated[
         str | None,
-        typer.Argument(metavar="|".join(f"[{name}]" for name in LISTS)),
+        typer.Argument(metavar="|".join(LISTS)),
     ] = None,
 ) -> int:
     """Show what is there: kernels, ops, recipes, formats, contracts, adapters."""
@@ -199,7 +199,7 @@ def report(
     rows: Annotated[
         Path | None,
         typer.Argument(
-            metavar="[ROWS.parquet]",
+            metavar="ROWS.parquet",
             help="Rows of an earlier run: renders their page again.",
         ),
     ] = None,

@@ -96,6 +96,16 @@ def _check_values(contract: Contract) -> None:
                 f"{', '.join(CAST_POINTS)} and FORMAT in {', '.join(known)}; "
                 f"got {point}:{name}"
             )
+    for name, lowest, highest in contract.domain:
+        if not lowest <= highest:
+            raise CaseInvalid(
+                "contract domain: expected INPUT:LOWEST:HIGHEST with LOWEST at most "
+                f"HIGHEST; got {name}:{lowest:g}:{highest:g}"
+            )
+    for key, rows in (("casts", contract.casts), ("domain", contract.domain)):
+        names = [row[0] for row in rows]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise CaseInvalid(f"contract {key}: {twice[0]} is given twice")
     if contract.state_every < 1:
         raise CaseInvalid(
             f"contract state_every: expected at least 1; got {contract.state_every}"
@@ -199,10 +209,10 @@ def parse_contract(text: str) -> Contract:
 
 def _read_toml(path: Path) -> Mapping[str, Any]:
     try:
-        return tomllib.loads(path.read_text())
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise CaseInvalid(f"--contract {path}: cannot be read ({error})") from error
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise CaseInvalid(f"--contract {path}: not TOML ({error})") from error
 
 
@@ -281,8 +291,11 @@ def _format_value(value: Any) -> str:
         case Structure():
             return value.kind
         case ErrorModel():
-            return f"{value.e0:g}+{value.e1:g}x"
+            return f"{_format_value(value.e0)}+{_format_value(value.e1)}x"
         case tuple():
-            return "+".join(":".join(str(part) for part in row) for row in value)
+            return "+".join(":".join(map(_format_value, row)) for row in value)
+        case float():
+            # A plus sign would separate two rows.
+            return repr(value).removesuffix(".0").replace("e+", "e")
         case _:
             return str(value)

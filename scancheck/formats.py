@@ -87,7 +87,6 @@ BF16 = Format(name="bf16", precision=8, emin=-126, emax=127)
 FP32 = Format(name="fp32", precision=24, emin=-126, emax=127)
 FP64 = Format(name="fp64", precision=53, emin=-1022, emax=1023)
 TF32 = Format(name="tf32", precision=11, emin=-126, emax=127)
-TF32 = Format(name="tf32", precision=11, emin=-126, emax=127)
 FORMATS: dict[str, Format] = {fmt.name: fmt for fmt in (FP16, BF16, FP32, FP64)}
 
 _NUMPY_TYPES: dict[Format, type[np.floating]] = {FP16: np.float16, FP32: np.float32}

@@ -23,6 +23,7 @@ class Kernel:
     chunk: int | None = None  # its chunk size where known; recipes aim at its edges
     gradients: bool = False  # whether it says that it is differentiable
     supports: tuple[str, ...] | None = None  # op parameters; None: the signature says
+    layouts: tuple[str, ...] = ()  # further layouts it takes: keys=grouped, ...
     edge_sizes: bool = False  # whether T = 0 and B = 0 are part of its promise
     hazard: str | None = None  # for planted bugs: what is wrong with it
     symptom: str | None = None  # for planted bugs: the cause it must be named with

@@ -51,10 +51,11 @@ def measure(
         # Half an ulp beyond the largest value is where rounding gives infinity.
         edge = allowance.largest * (1.0 + allowance.storage_u / 2)
         size = np.abs(truth.hi)
-        may_be_infinite = size + truth.radius + e >= edge
-        must_be_infinite = size - truth.radius - e > edge
-        right_infinity = np.isinf(got) & (np.sign(got) == np.sign(truth.hi))
-        right_infinity &= may_be_infinite
+        reach = truth.radius + e
+        above, below = truth.hi + reach >= edge, truth.hi - reach <= -edge
+        may_be_infinite = above | below
+        must_be_infinite = size - reach > edge
+        right_infinity = ((got == np.inf) & above) | ((got == -np.inf) & below)
         bad = ~np.isfinite(got) & ~right_infinity
         excused = bad & allowance.overflows
         wrong_kind = np.isfinite(got) & must_be_infinite & ~allowance.overflows
@@ -62,6 +63,7 @@ def measure(
         nonfinite = bad & ~excused & ~wrong_kind
         ratio = np.where(error == 0.0, 0.0, error / e)
         ratio = np.where(bad | right_infinity | must_be_infinite, 0.0, ratio)
+        ratio = np.where(np.isinf(truth.radius), 0.0, ratio)
         ratio = np.where(np.isnan(ratio), np.inf, ratio)
         # Where the truth must overflow there is no number left to be unsure of.
         uncertified = ~(truth.radius <= CERTIFIED_SHARE * e) & ~must_be_infinite

@@ -16,6 +16,7 @@ FOLDER = "scancheck.kernels.faulty"
 ALL_SHORT = ("fp32", "bf16", "fp16")
 LINEAR = ("linear_scan",)
 BOTH = ("linear_scan", "selective_scan")
+LAYOUTS = {"linear_scan": (), "selective_scan": ("keys=grouped", "keys=constant")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +139,7 @@ def controls() -> tuple[Kernel, ...]:
             dtypes=(*ALL_SHORT, "fp64"),
             chunk=CHUNK,
             gradients=True,
+            layouts=LAYOUTS[op],
             edge_sizes=True,
         )
         for op in BOTH

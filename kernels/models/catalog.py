@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import torch
 
 OPS = ("linear_scan", "selective_scan")
+LAYOUTS = {"linear_scan": (), "selective_scan": ("keys=grouped", "keys=constant")}
 ALGORITHMS = ("sequential", "hillis_steele", "chunk", "chunk_tree")
 VARIANTS = ("plain", "kahan", "full", "log_diff")
 
@@ -93,6 +94,7 @@ def model(
         dtypes=_dtypes(compute),
         chunk=contract.structure.chunk,
         gradients=True,
+        layouts=LAYOUTS[op],
         edge_sizes=True,
     )
 

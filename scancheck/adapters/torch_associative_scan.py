@@ -7,9 +7,10 @@ a backward of its own.
 """
 
 import re
+from contextlib import AbstractContextManager
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from scancheck.kernel import Kernel
 
@@ -37,9 +38,24 @@ def linear_scan(mode: str, *, a: "Tensor", b: "Tensor") -> "Tensor":
     if 0 in (b.shape[0], b.shape[2]):
         raise ValueError("associative_scan loses tokens of tensors without elements")
     h: Tensor
-    _, h = associative_scan(combine, (a, b), dim=1, combine_mode=mode)
+    with _static_shapes():
+        _, h = associative_scan(combine, (a, b), dim=1, combine_mode=mode)
     # A single token comes back as the very input; an output has memory of its own.
     return h.clone() if b.shape[1] <= 1 else h
+
+
+def _static_shapes() -> "AbstractContextManager[Any]":
+    """A context in which torch compiles the scan anew for every shape.
+
+    Mode "pointwise" goes through Dynamo, which takes sizes as symbols from the second
+    shape on and then fails on requires_grad inputs (torch 2.14.1); that failure would
+    hide the numbers.
+    """
+    import torch._dynamo.config as config
+
+    return config.patch(  # type: ignore[no-any-return]
+        automatic_dynamic_shapes=False, recompile_limit=1_000_000
+    )
 
 
 def combine(

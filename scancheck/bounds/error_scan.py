@@ -45,7 +45,7 @@ REST_ROUNDINGS = 5.0
 
 
 @jit()
-def raised(peak, top):  # type: ignore[no-untyped-def]
+def raised(peak, top):
     """The larger one; infinity for NaN."""
     if top <= peak:
         return peak
@@ -53,7 +53,7 @@ def raised(peak, top):  # type: ignore[no-untyped-def]
 
 
 @jit()
-def total_error(s, c, path):  # type: ignore[no-untyped-def]
+def total_error(s, c, path):
     """Bound on the state's error, from one entry's components."""
     u = c[U]
     e = s[ERROR]
@@ -75,7 +75,7 @@ def total_error(s, c, path):  # type: ignore[no-untyped-def]
 
 
 @jit()
-def settle(s, c, path):  # type: ignore[no-untyped-def]
+def settle(s, c, path):
     """The total error after a step, which joins the peak with the state."""
     e = total_error(s, c, path)
     size = s[SIZE] if c[TREES] > 0.0 else abs(s[VALUE])
@@ -84,7 +84,7 @@ def settle(s, c, path):  # type: ignore[no-untyped-def]
 
 
 @jit()
-def keep_state(s, c, path):  # type: ignore[no-untyped-def]
+def keep_state(s, c, path):
     """The state rounded into the format that it is kept in (numerics 2.4)."""
     size = abs(s[VALUE])
     kept = total_error(s, c, path)
@@ -101,7 +101,7 @@ def keep_state(s, c, path):  # type: ignore[no-untyped-def]
 
 
 @jit()
-def advance(s, w, we, x, xm, xe, xpeak, c, boundary, path):  # type: ignore[no-untyped-def]
+def advance(s, w, we, x, xm, xe, xpeak, c, boundary, path):
     """One step S <- w S + x on one entry's components, in place.
 
     w, we: decay and its error; x, xm, xe, xpeak: the value written; `path` is the row
@@ -123,7 +123,7 @@ def advance(s, w, we, x, xm, xe, xpeak, c, boundary, path):  # type: ignore[no-u
 
 
 @jit()
-def _any_order(s, w, we, high, x, xm, xe, c):  # type: ignore[no-untyped-def]
+def _any_order(s, w, we, high, x, xm, xe, c):
     """Companion scans that hold for every association."""
     u, size = c[U], s[SIZE]
     product_u = u if c[COMP] < 2.0 else 0.0
@@ -138,7 +138,7 @@ def _any_order(s, w, we, high, x, xm, xe, c):  # type: ignore[no-untyped-def]
 
 
 @jit()
-def _in_order(s, w, we, high, x, xe, c):  # type: ignore[no-untyped-def]
+def _in_order(s, w, we, high, x, xe, c):
     """The running bound: product and sum rounded, or one rounding with fma."""
     u, old, before = c[U], abs(s[VALUE]), s[ERROR]
     reach = high * (old + before)
@@ -151,7 +151,7 @@ def _in_order(s, w, we, high, x, xe, c):  # type: ignore[no-untyped-def]
 
 
 @jit()
-def _in_order_compensated(s, w, we, high, x, xe, c):  # type: ignore[no-untyped-def]
+def _in_order_compensated(s, w, we, high, x, xe, c):
     """A state n + c of two words, |n + c - S| <= ERROR and |c| <= REST.
 
     n' + e2 = fl(w n) + x and, fully compensated, fl(w n) + e1 = w n exactly; the new

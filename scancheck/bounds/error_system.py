@@ -92,10 +92,10 @@ class ErrorSystem:
         shape = state.shape[1:]
         out = np.empty((STATE_ROWS, 1, *shape))
         path = self.path(total)[total]
-        for index in np.ndindex(*shape):
-            one = np.ascontiguousarray(state[(slice(None), *index)])
+        for g, k, lane in np.ndindex(*shape):
+            one = np.ascontiguousarray(state[:, g, k, lane])
             e = scan.settle(one, self.coefficients, path)
-            write_state(out, 0, *index, one, self.coefficients, e)
+            write_state(out, 0, g, k, lane, one, self.coefficients, e)
         number = ErrorNumber(self.rules, *out[:4, 0])
         return number.stored(self.rules.state_store)
 

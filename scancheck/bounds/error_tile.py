@@ -24,7 +24,7 @@ STATE_ROWS = 5
 
 
 @jit()
-def pick(x, g, t, k, lane):  # type: ignore[no-untyped-def]
+def pick(x, g, t, k, lane):
     """x[:, g, t, k, lane] where axes of size 1 repeat."""
     return x[
         :,
@@ -36,7 +36,7 @@ def pick(x, g, t, k, lane):  # type: ignore[no-untyped-def]
 
 
 @jit()
-def write_state(states, t, g, k, lane, s, c, e):  # type: ignore[no-untyped-def]
+def write_state(states, t, g, k, lane, s, c, e):
     """Entry t of the kept states, with its total error e."""
     states[0, t, g, k, lane] = s[VALUE]
     states[1, t, g, k, lane] = s[SIZE] if c[TREES] > 0.0 else abs(s[VALUE])
@@ -46,7 +46,7 @@ def write_state(states, t, g, k, lane, s, c, e):  # type: ignore[no-untyped-def]
 
 
 @jit()
-def read_out(o, g, t, lane, rt, value, size, e, peak, c):  # type: ignore[no-untyped-def]
+def read_out(o, g, t, lane, rt, value, size, e, peak, c):
     """o += r S, the product rounded; additions are counted afterwards."""
     m = rt[1] * size
     pe = rt[1] * e + rt[2] * (size + e)
@@ -59,7 +59,7 @@ def read_out(o, g, t, lane, rt, value, size, e, peak, c):  # type: ignore[no-unt
 
 
 @jit(parallel=True)
-def run_forward(w, x, r, has_r, s, c, o, states, start, every, path):  # type: ignore[no-untyped-def]
+def run_forward(w, x, r, has_r, s, c, o, states, start, every, path):
     """Runs a tile of error numbers.
 
     w, x [4, G, T, K, L or 1]; r [4, G, T or 1, K, L or 1]; s [COMPONENTS, G, K, L] in
@@ -107,7 +107,7 @@ def run_forward(w, x, r, has_r, s, c, o, states, start, every, path):  # type: i
 
 
 @jit(parallel=True)
-def run_adjoint(w, y, s, next_w, c, states, start, total, every, path):  # type: ignore[no-untyped-def]
+def run_adjoint(w, y, s, next_w, c, states, start, total, every, path):
     """Runs G_t = w_{t+1} G_{t+1} + y_t back through a tile.
 
     w [4, G, T, K, L or 1] and y [4, G, T, K, L] of the tile; s [COMPONENTS, G, K, L]

@@ -54,7 +54,7 @@ _SAFE = 1e280  # products of decays between its inverse and it are not near fp64
 
 
 @jit()
-def _factor_error(f, d, theta, c):  # type: ignore[no-untyped-def]
+def _factor_error(f, d, theta, c):
     """The error of the computed f = exp(d) when d is off by theta."""
     own = c[EXP0] + c[EXP1] * (abs(d) + theta)
     if theta < _SMALL:
@@ -66,14 +66,14 @@ def _factor_error(f, d, theta, c):  # type: ignore[no-untyped-def]
 
 
 @jit()
-def _further(f, d, step, log):  # type: ignore[no-untyped-def]
+def _further(f, d, step, log):
     """exp(d + log) from f = exp(d), by a product where that is safe."""
     f *= step
     return f if 1.0 / _SAFE < f < _SAFE else np.exp(d + log)
 
 
 @jit()
-def _joined(f, fe, size, e, grown):  # type: ignore[no-untyped-def]
+def _joined(f, fe, size, e, grown):
     """Error of (f, fe) times (size, e), product and additions rounded."""
     exact = f * size
     moved = f * e + fe * (size + e)
@@ -81,7 +81,7 @@ def _joined(f, fe, size, e, grown):  # type: ignore[no-untyped-def]
 
 
 @jit()
-def _open_chunk(s, c, here, chunk, every):  # type: ignore[no-untyped-def]
+def _open_chunk(s, c, here, chunk, every):
     """The state becomes S_in, rounded into the format it is kept in."""
     size = abs(s[VALUE])
     if c[STATE_U] > 0.0 and here % every < chunk:
@@ -96,7 +96,7 @@ def _open_chunk(s, c, here, chunk, every):  # type: ignore[no-untyped-def]
 
 
 @jit()
-def _extend_sum(s, h, at, log, log_error, c, table):  # type: ignore[no-untyped-def]
+def _extend_sum(s, h, at, log, log_error, c, table):
     """The running sum of log gates, one gate longer."""
     s[SUM] += log
     s[PATH] += abs(log) + log_error
@@ -112,7 +112,7 @@ def _extend_sum(s, h, at, log, log_error, c, table):  # type: ignore[no-untyped-
 
 
 @jit()
-def _state_error(s, h, at, c, table):  # type: ignore[no-untyped-def]
+def _state_error(s, h, at, c, table):
     """Error of S_t from all terms of the chunk, and the largest exponential."""
     u, grown = c[U], table[at, GROWN]
     d = theta = e = top = lost = 0.0
@@ -140,7 +140,7 @@ def _state_error(s, h, at, c, table):  # type: ignore[no-untyped-def]
 
 
 @jit()
-def push(s, h, log, log_error, w, x, xm, xe, peak, c, table, here, chunk, every):  # type: ignore[no-untyped-def]
+def push(s, h, log, log_error, w, x, xm, xe, peak, c, table, here, chunk, every):
     """One step on one entry's components and history, in place; `w` is exp(log)."""
     at = here % chunk
     if at == 0:
@@ -165,7 +165,7 @@ def push(s, h, log, log_error, w, x, xm, xe, peak, c, table, here, chunk, every)
 
 
 @jit()
-def write_state(states, t, g, k, lane, s, c):  # type: ignore[no-untyped-def]
+def write_state(states, t, g, k, lane, s, c):
     """Entry t of the kept states."""
     states[0, t, g, k, lane] = s[VALUE]
     states[1, t, g, k, lane] = s[SIZE] if c[TREES] > 0.0 else abs(s[VALUE])
@@ -174,7 +174,7 @@ def write_state(states, t, g, k, lane, s, c):  # type: ignore[no-untyped-def]
 
 
 @jit(parallel=True)
-def run_forward(log, w, x, r, has_r, s, h, c, table, o, states, start, every):  # type: ignore[no-untyped-def]
+def run_forward(log, w, x, r, has_r, s, h, c, table, o, states, start, every):
     """Runs a tile: as `error_tile.run_forward`, log [4, ...] beside w.
 
     s [COMPONENTS, G, K, L] and h [HISTORY, chunk, G, K, L] in place.
@@ -211,7 +211,7 @@ def run_forward(log, w, x, r, has_r, s, h, c, table, o, states, start, every):  
 
 
 @jit(parallel=True)
-def run_adjoint(log, w, y, s, h, above, c, table, states, start, total, every):  # type: ignore[no-untyped-def]
+def run_adjoint(log, w, y, s, h, above, c, table, states, start, total, every):
     """Runs G_t = w_{t+1} G_{t+1} + y_t back through a tile, chunks from the end.
 
     `above` [5, G, K, L]: the log gate of step t + 1 as a packed number, and its decay.

@@ -11,9 +11,9 @@ FloatArray = NDArray[np.float64]
 # A compensated step forms the errors of a product and a sum and adds them to its rest:
 # at most six results that may underflow, where a plain step has one of each kind.
 COMPENSATED_FLOORS = 6.0
-# Rests of a tree: with n products and d additions on a path, each of n + d errors passes
-# at most 6 d roundings among the B and 2.5 n among the A, and the products of two rests
-# that are left out add n (1.5 n + d); together below 6 (n + d)^2 u^2.
+# Rests of a tree: with n products and d additions on a path, each of n + d errors
+# passes at most 6 d roundings among the B and 2.5 n among the A, and the products of
+# two rests that are left out add n (1.5 n + d); together below 6 (n + d)^2 u^2.
 SECOND_ORDER = 6.0
 
 

@@ -6,12 +6,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from scancheck.bounds.budget import Allowance, budget_for
-from scancheck.case import Case
 from scancheck.checks.hypotheses import explain
 from scancheck.checks.oracle import CaseReport, Request, check_case
-from scancheck.contract import Contract, format_contract
+from scancheck.contract import Contract, parse_contract
 from scancheck.diagnosis import CAUSES, Place, heals_inside_chunks, locate
-from scancheck.errors import ScancheckError
+from scancheck.errors import CaseInvalid, ScancheckError
 from scancheck.kernel import Kernel
 from scancheck.metrics import measure
 from scancheck.ops import op_named
@@ -28,6 +27,8 @@ WIDER = (
     "compute=bf16",
     "log=diff",
 )
+# Causes that the pattern of wrong elements suggests, which rounding could make as well.
+PATTERNS = ("unknown", "local")
 COMMON_CHUNKS = (64, 128, 256, 32, 16)
 
 
@@ -53,24 +54,28 @@ def likely_cause(
 
 
 def diagnose(
-    kernel: Kernel, report: CaseReport, check: Check, request: Request
+    kernel: Kernel,
+    report: CaseReport,
+    check: Check,
+    request: Request,
+    would_pass: str | None,
 ) -> Diagnosis:
-    """The diagnosis of one red check of a case."""
+    """The diagnosis of one red check of a case.
+
+    `would_pass` is a wider contract under which all outputs of the run pass.
+    """
     cause, detail, place = likely_cause(kernel, report, check)
-    would_pass = None
-    if check.check == "oracle" and check.verdict is Verdict.FAIL:
-        would_pass = passing_contract(report, request.contract)
-        if cause in ("unknown", "local") and would_pass is not None:
-            short = "short_state" if would_pass.startswith("state") else "short_compute"
-            cause = short if not would_pass.startswith("log") else cause
-            detail = f"the outputs are within the budget of {would_pass}"
+    if check.check == "oracle" and would_pass is not None and cause in PATTERNS:
+        name, _, _ = would_pass.partition("=")
+        cause = {"state": "short_state", "compute": "short_compute"}.get(name, cause)
+        detail = f"the outputs are within the budget of {would_pass}"
     known = CAUSES[cause]
     return Diagnosis(
         cause=cause,
         reason=f"{known.text}; {detail}" if detail else known.text,
         advice=known.advice,
         place=place,
-        would_pass=would_pass,
+        would_pass=would_pass if check.check == "oracle" else None,
         shrinks=_shrinks(kernel, report, request, check),
     )
 
@@ -198,34 +203,32 @@ def _pattern_cause(
     return ("local" if place.token > 0 else "unknown"), ""
 
 
-def passing_contract(report: CaseReport, claimed: Contract) -> str | None:
-    """The narrowest of the wider contracts under which the outputs would pass."""
-    from scancheck.contract import parse_contract
-
+def passing_contracts(report: CaseReport, claimed: Contract) -> list[str]:
+    """The wider contracts, narrowest first, under which a case's outputs would pass."""
     op = op_named(report.case.op)
+    tensors, switches = report.inputs.tensors, report.inputs.switches
+    passing = []
     for text in WIDER:
-        wider = parse_contract(text)
-        fields = {
-            name: getattr(wider, name)
-            for name in ("state", "compute", "log")
-            if getattr(wider, name) != getattr(Contract(), name)
-        }
-        try:
-            contract = replace(claimed, **fields)
-            budget = budget_for(
-                op,
-                report.inputs.tensors,
-                report.inputs.switches,
-                contract,
-                report.case.dtype,
-            )
-        except ScancheckError:
+        contract = _widened(claimed, text)
+        if contract is None:
             continue
-        if format_contract(contract) == format_contract(claimed):
+        try:
+            budget = budget_for(op, tensors, switches, contract, report.case.dtype)
+        except CaseInvalid:  # a log form has no bound for plain decays
             continue
         if _all_within(report, budget.outputs):
-            return text
-    return None
+            passing.append(text)
+    return passing
+
+
+def _widened(claimed: Contract, text: str) -> Contract | None:
+    """The claim with one field widened; None where that changes or means nothing."""
+    name, _, _ = text.partition("=")
+    try:
+        contract = replace(claimed, **{name: getattr(parse_contract(text), name)})
+    except CaseInvalid:
+        return None
+    return None if contract == claimed else contract
 
 
 def _all_within(report: CaseReport, allowances: Mapping[str, Allowance]) -> bool:
@@ -269,6 +272,3 @@ def _shrinks(
 def red_checks(report: CaseReport) -> Iterable[Check]:
     """The checks of a case that make it red, in order."""
     return (check for check in report.checks if check.verdict in RED)
-
-
-__all__ = ["Case", "Diagnosis", "diagnose", "passing_contract", "red_checks"]

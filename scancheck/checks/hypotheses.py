@@ -7,6 +7,7 @@ confidence, for any op, and no kernel source is needed.
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, TypeVar
 
 import numpy as np
@@ -59,7 +60,7 @@ class _AtEdges(Fp64System):
         steps = lowered.v.shape[1]
         cuts = [t for t in range(1, steps) if (start + t) % self.chunk == 0]
         edges = [0, *cuts, steps]
-        for first, last in zip(edges[:-1], edges[1:], strict=True):
+        for first, last in pairwise(edges):
             part = sliced(lowered, first, last)
             here = start + first
             if here > 0 and here % self.chunk == 0:

@@ -5,16 +5,22 @@ from dataclasses import dataclass
 from typing import Any
 
 from scancheck.case import case_to_json
-from scancheck.checks.experiments import Diagnosis, diagnose, likely_cause
+from scancheck.checks.experiments import (
+    Diagnosis,
+    diagnose,
+    likely_cause,
+    passing_contracts,
+)
 from scancheck.checks.oracle import CaseReport, Request
 from scancheck.diagnosis import Place, tokens_of
 from scancheck.kernel import Kernel
 from scancheck.ops.normal_form import Op, spec_of
 from scancheck.record import Finding
-from scancheck.verdict import Check, Verdict
+from scancheck.verdict import SEVERITY, Check, Verdict
 
 # Cases of one kind of failure whose likely causes are compared.
 DIAGNOSED = 3
+JUDGED_AGAIN = 12  # failing cases that a wider contract must pass
 VAGUE = ("unknown", "local", "carry", "gradient")  # say less than any other cause
 
 
@@ -32,20 +38,46 @@ def findings_of(op: Op, red: list[RedCheck], replay: str) -> list[Finding]:
     """One finding per check, tensor and verdict; the most telling come first."""
     groups: dict[tuple[str, str | None, Verdict], list[RedCheck]] = {}
     plain = {item.check.tensor for item in red if item.check.check == "oracle"}
+    repeats = any(item.check.check == "repeat" for item in red)
     for item in red:
         check = item.check
-        # A wrong output breaks its relations too; they would say nothing new.
-        if check.check.startswith("relation:") and check.tensor in plain:
+        # A wrong or changing output breaks its relations too: nothing new is said.
+        relation = check.check.startswith("relation:")
+        if relation and (repeats or check.tensor in plain):
             continue
         key = (check.check, check.tensor, check.verdict)
         groups.setdefault(key, []).append(item)
+    widest = _would_pass(red)
     findings = []
     for items in groups.values():
         items.sort(key=lambda item: _clearness(op, item.report, item.check))
         chosen = _clearest(items[:DIAGNOSED])
-        diagnosis = diagnose(chosen.kernel, chosen.report, chosen.check, chosen.request)
+        diagnosis = diagnose(
+            chosen.kernel, chosen.report, chosen.check, chosen.request, widest
+        )
         findings.append(_finding(chosen, diagnosis, replay, len(items)))
     return sorted(findings, key=_importance)
+
+
+def unmet(op: Op, name: str, note: str, replay: str) -> Finding:
+    """The finding that something demanded by --require could not be judged."""
+    return Finding(
+        check="require",
+        verdict=Verdict.ERROR,
+        tensor=None,
+        ratio=None,
+        rho=None,
+        first_wrong_index=None,
+        place=None,
+        cause="call",
+        reason=f"--require {name}: {note}",
+        advice=f"accept or return it under the op's own name ({op.name}), or do not "
+        "require it",
+        case={},
+        case_id="",
+        file=None,
+        replay=replay,
+    )
 
 
 def _clearest(items: list[RedCheck]) -> RedCheck:
@@ -53,6 +85,22 @@ def _clearest(items: list[RedCheck]) -> RedCheck:
     causes = [likely_cause(i.kernel, i.report, i.check)[0] for i in items]
     votes = Counter(cause for cause in causes if cause not in VAGUE) or Counter(causes)
     return items[causes.index(votes.most_common(1)[0][0])]
+
+
+def _would_pass(red: list[RedCheck]) -> str | None:
+    """The narrowest wider contract under which every failing case would pass."""
+    failing = {
+        item.report.case.id: item
+        for item in red
+        if item.check.check == "oracle" and item.check.verdict is Verdict.FAIL
+    }
+    left: list[str] | None = None
+    for item in list(failing.values())[:JUDGED_AGAIN]:
+        passing = passing_contracts(item.report, item.request.contract)
+        left = passing if left is None else [c for c in left if c in passing]
+        if not left:
+            return None
+    return left[0] if left else None
 
 
 def _finding(item: RedCheck, diagnosis: Diagnosis, replay: str, cases: int) -> Finding:
@@ -105,11 +153,12 @@ def _clearness(op: Op, report: CaseReport, check: Check) -> tuple[Any, ...]:
     return (not shows_carry, -wrong, steps)
 
 
-def _importance(finding: Finding) -> tuple[int, int]:
-    """Forward before backward; what explains other findings before what follows."""
-    order = ("call", "repeat", "oracle", "gradient")
+def _importance(finding: Finding) -> tuple[int, int, int]:
+    """What explains other findings before what follows, worse before better."""
+    order = ("require", "call", "repeat", "oracle", "gradient")
     rank = order.index(finding.check) if finding.check in order else len(order)
-    return (finding.cause == "gradient_follows", rank)
+    severity = SEVERITY.index(Verdict(finding.verdict))
+    return (finding.cause == "gradient_follows", severity, rank)
 
 
 def _values(report: CaseReport, check: Check) -> tuple[str, ...]:

@@ -13,14 +13,14 @@ from scancheck.checks.relations import relation_reports
 from scancheck.contract import Contract, format_contract
 from scancheck.environment import describe
 from scancheck.errors import CaseInvalid
-from scancheck.gate.findings import RedCheck, findings_of
+from scancheck.gate.findings import RedCheck, findings_of, unmet
 from scancheck.kernel import Kernel
 from scancheck.ops import op_named
 from scancheck.ops.normal_form import Op
 from scancheck.recipes.build import build
 from scancheck.recipes.case_list import case_list
-from scancheck.recipes.inputs import COTANGENT_KINDS
-from scancheck.record import RunRecord
+from scancheck.recipes.inputs import COTANGENT_KINDS, Inputs
+from scancheck.record import Finding, RunRecord
 from scancheck.runner import accepted_parameters, execute
 from scancheck.verdict import (
     EXIT_HARNESS,
@@ -32,6 +32,7 @@ from scancheck.verdict import (
 
 Progress = Callable[[int, int, CaseReport], None]
 
+LAYOUTS = ("keys=grouped", "keys=constant")  # what a signature cannot show
 FALSE_ALARM_RATE = 1e-6  # p of semantics.md, per run
 
 
@@ -74,33 +75,42 @@ class Judging:
         self.tally = Tally()
         self.accepted = accepted_parameters(kernel, self.op)
         self.returned: tuple[str, ...] = ()
+        self.whole = True  # all cases were judged, not one that is replayed
+        self.unmet: list[tuple[str, str]] = []  # what --require names, and why not
         self._check_require()
 
     def _check_require(self) -> None:
         names = {s.name for s in self.op.inputs + self.op.outputs}
-        known = names | set(self.op.switches) | {"empty", "range"}
+        known = names | set(self.op.switches) | set(LAYOUTS) | {"empty", "range"}
         unknown = sorted(self.require - known)
         if unknown:
             raise CaseInvalid(
                 f"--require {unknown[0]}: expected an input or output of "
-                f"{self.op.name} ({', '.join(sorted(names))}), empty or range"
+                f"{self.op.name} ({', '.join(sorted(names))}), "
+                f"{', '.join(LAYOUTS)}, empty or range"
             )
 
     def judge(self, case_id: str | None, on_case: Progress | None) -> None:
         """Every case of every dtype, then the relations."""
         plans = {dtype: self._cases(dtype) for dtype in self.dtypes}
+        for dtype, cases in plans.items():
+            self._probe(dtype, cases)
+        # A case keeps its number, which chooses its cotangents, when it is replayed.
+        numbered = {d: list(enumerate(cases)) for d, cases in plans.items()}
         if case_id is not None:
-            plans = {d: [c for c in cs if c.id == case_id] for d, cs in plans.items()}
-            if not any(plans.values()):
+            numbered = {
+                d: [(i, c) for i, c in pairs if c.id == case_id]
+                for d, pairs in numbered.items()
+            }
+            if not any(numbered.values()):
                 raise CaseInvalid(
                     f"--case {case_id}: no such case in this run; target, dtype, "
                     "profile and seed must be those of the run that printed it"
                 )
-        total = sum(len(cases) for cases in plans.values())
+        total = sum(len(cases) for cases in numbered.values())
         elements = sum(_size(self.op, c) for cases in plans.values() for c in cases)
         done = 0
-        for dtype, cases in plans.items():
-            self._probe(dtype, cases)
+        for chosen in numbered.values():
             request = Request(
                 contract=self.contract,
                 gradients=self.gradients,
@@ -110,27 +120,40 @@ class Judging:
                     s.name for s in self.op.outputs if s.name not in self.returned
                 ),
             )
-            for index, case in enumerate(cases):
+            for index, case in chosen:
                 report = self._one(case, request, index)
                 done += 1
                 if on_case is not None:
                     on_case(done, total, report)
-            if case_id is None:
-                self._relations(dtype, cases, request)
+            self._relations([case for _, case in chosen], request)
+        self.whole = case_id is None
         self._required()
 
     def _cases(self, dtype: str) -> list[Case]:
-        """The plan of one dtype; inputs without a default are always passed."""
-        return case_list(
+        """The plan of one dtype; inputs without a default are always passed.
+
+        Cases outside the limits that the contract documents are not judged.
+        """
+        layouts = {name for name in self.require if name in LAYOUTS}
+        cases = case_list(
             self.op.name,
             dtype,
-            accepts=self.accepted,
+            accepts=self.accepted | layouts | set(self.kernel.layouts),
             requires=required_parameters(self.kernel, self.accepted),
             profile=self.profile,
             seed=self.seed,
             chunk=self.kernel.chunk or self.contract.structure.chunk,
             empty=True,
         )
+        limits = self.contract.domain
+        inside = [c for c in cases if _within(build(c), limits)] if limits else cases
+        if len(inside) < len(cases):
+            outside = len(cases) - len(inside)
+            self.tally.not_judged.append(
+                f"{outside} of {len(cases)} {dtype} cases: outside the domain of the "
+                "contract"
+            )
+        return inside
 
     def _probe(self, dtype: str, cases: list[Case]) -> None:
         """Which outputs the kernel returns, from its first case that runs."""
@@ -197,7 +220,7 @@ class Judging:
     def _parts(self) -> tuple[str, ...]:
         return parts_of(self.op, self.accepted, self.returned, self.gradients)
 
-    def _relations(self, dtype: str, cases: list[Case], request: Request) -> None:
+    def _relations(self, cases: list[Case], request: Request) -> None:
         for report in relation_reports(
             self.kernel, self.op, cases, request, self.accepted, self.returned
         ):
@@ -224,6 +247,7 @@ class Judging:
         for note in lacking:
             name = note.split()[1].rstrip(":")
             if name in self.require:
+                self.unmet.append((name, note))
                 self.tally.verdicts.append(Verdict.ERROR)
                 self.tally.counts[Verdict.ERROR] = (
                     self.tally.counts.get(Verdict.ERROR, 0) + 1
@@ -232,7 +256,7 @@ class Judging:
     def record(self, seconds: float, *, interrupted: bool) -> RunRecord:
         """The whole run as data."""
         tally = self.tally
-        parts = self._parts() if self.returned else ()
+        parts = self._parts() if self.returned and self.whole else ()
         unseen = tuple(p for p in parts if p not in tally.seen)
         worst = worst_verdict(tally.verdicts)
         code = exit_code(tally.verdicts, blind=bool(unseen), require=set(self.require))
@@ -265,10 +289,13 @@ class Judging:
             replay=replay,
             range_cases=tuple(tally.ranges),
             uncertified_cases=tuple(tally.uncertified),
-            findings=()
-            if interrupted
-            else tuple(findings_of(self.op, tally.red, replay)),
+            findings=() if interrupted else self._findings(replay),
         )
+
+    def _findings(self, replay: str) -> tuple[Finding, ...]:
+        """What was demanded and could not be judged, then what failed."""
+        demands = [unmet(self.op, name, note, replay) for name, note in self.unmet]
+        return (*demands, *findings_of(self.op, self.tally.red, replay))
 
     def _command(self) -> str:
         parts = ["scancheck", "verify", self.kernel.name, "--op", self.op.name]
@@ -295,6 +322,17 @@ def required_parameters(kernel: Kernel, accepted: frozenset[str]) -> frozenset[s
         and p.default is inspect.Parameter.empty
         and p.kind is not inspect.Parameter.VAR_KEYWORD
     )
+
+
+def _within(inputs: Inputs, limits: tuple[tuple[str, float, float], ...]) -> bool:
+    """Whether all values of the inputs lie within the limits."""
+    for name, lowest, highest in limits:
+        values = inputs.tensors.get(name)
+        if values is None or not values.size:
+            continue
+        if not (lowest <= values.min() and values.max() <= highest):
+            return False
+    return True
 
 
 def is_empty(op: Op, case: Case) -> bool:

@@ -58,7 +58,10 @@ def verify(
         run.judge(case_id, on_case)
     except KeyboardInterrupt:
         interrupted = True
-    record = run.record(time.monotonic() - started, interrupted=interrupted)
+    try:
+        record = run.record(time.monotonic() - started, interrupted=interrupted)
+    except KeyboardInterrupt:  # during the diagnosis: what was judged is kept
+        record = run.record(time.monotonic() - started, interrupted=True)
     if json_path is not None:
         write_json(to_json(record), Path(json_path))
     return Result(record)

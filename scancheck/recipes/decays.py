@@ -109,8 +109,11 @@ def gaussian_slow(plan: Plan) -> Chains:
     The memory length of each channel lies between an eighth of a chunk and four times
     the sequence, so that some carries decay within a chunk and others never.
 
-    No decay lies within 4 u of 1, save 1 itself: for a = 1 - u, say, the product a S of
-    every S in the format is rounded the same way, and roundings are not independent.
+    No decay is close to 1, save 1 itself, because roundings would not be independent:
+    for a = 1 - u the product a S of every S in the format is rounded the same way, and
+    a tree's products of decays (1 - x)(1 - y) are all rounded the same way when x y is
+    below an ulp (correct trees reached rho = 4.5 at 1,025 tokens). With x, y at least
+    sqrt(32 u) / 2, x y covers several ulps.
     Longer memory comes from fewer tokens that decay; in selective_scan, where a step
     of zero would take the drive as well, from A = 0.
     """
@@ -120,7 +123,7 @@ def gaussian_slow(plan: Plan) -> Chains:
     chosen = integers(draws(plan, "speed"), 0, len(lengths) - 1, plan.speeds)
     speed = 1.0 / np.maximum(lengths, 2.0)[chosen]
     step = uniform(draws(plan, "step"), 0.5, 1.5, plan.sequence)
-    least = 16 * plan.fmt.unit_roundoff
+    least = math.sqrt(32 * plan.fmt.unit_roundoff)
     if plan.op == "linear_scan":
         share = np.minimum(speed[:, 0] / least, 1.0)
         step *= uniform(draws(plan, "decays"), 0.0, 1.0, plan.sequence) < share

@@ -29,6 +29,7 @@ class Answer:
     best: Way | None  # None: nothing in the sweep reaches it
     cheaper: Way | None  # the dearest way below `best`, all of which fail
     why: str  # why `cheaper` fails
+    beyond: str  # where the formats and variant of `best` fail on other cases, or ""
     compared: int  # ways that were looked at
 
 
@@ -36,19 +37,43 @@ def answers(rows: Sequence[Row]) -> list[Answer]:
     """For every op and goal the cheapest chunked way that holds on all its cases.
 
     A way counts only where each of its cases has more than one chunk: without a carry,
-    nothing is known of it. Neighbouring accuracies that the same way reaches are one
-    goal.
+    nothing is known of it. Ways are compared on the cases that all of them ran.
+    Neighbouring accuracies that the same way reaches are one goal.
     """
     found = []
-    ways = [way for way in ways_of(rows) if _is_candidate(way)]
-    for op in dict.fromkeys(way.op for way in ways):
-        mine = [way for way in ways if way.op == op]
+    candidates = [way for way in ways_of(rows) if _is_candidate(way)]
+    for op in dict.fromkeys(way.op for way in candidates):
+        mine, others = _on_common_cases([way for way in candidates if way.op == op])
         stored = {way.storage for way in mine}
         for storage in (name for name in FORMATS if name in stored):
             some = [way for way in mine if way.storage == storage]
-            found.append(_answer(op, storage_goal(storage), some, excess_shortfall))
-        found += _accuracy_answers(op, mine)
+            goal = storage_goal(storage)
+            found.append(_answer(op, goal, some, others, excess_shortfall))
+        found += _accuracy_answers(op, mine, others)
     return found
+
+
+def _on_common_cases(ways: list[Way]) -> tuple[list[Way], list[Way]]:
+    """The ways with the cases that all have, and with the rest, one way a case."""
+    common = set.intersection(*({_case(row) for row in way.rows} for way in ways))
+    if not common:
+        return ways, []
+    same = [
+        replace(way, rows=tuple(row for row in way.rows if _case(row) in common))
+        for way in ways
+    ]
+    rest = [
+        replace(way, rows=(row,))
+        for way in ways
+        for row in way.rows
+        if _case(row) not in common
+    ]
+    return same, rest
+
+
+def _case(row: Row) -> tuple[str, int, int]:
+    """What a case is, whatever its storage format."""
+    return row.recipe, row.T, row.seed
 
 
 def _is_candidate(way: Way) -> bool:
@@ -62,9 +87,15 @@ def storage_goal(storage: str) -> str:
     return f"as good as {storage} storage allows"
 
 
-def _accuracy_answers(op: str, ways: list[Way]) -> list[Answer]:
+def _accuracy_answers(op: str, ways: list[Way], others: list[Way]) -> list[Answer]:
     singles = [
-        _answer(op, scientific(limit), ways, partial(_accuracy_shortfall, limit=limit))
+        _answer(
+            op,
+            scientific(limit),
+            ways,
+            others,
+            partial(_accuracy_shortfall, limit=limit),
+        )
         for limit in ACCURACIES
     ]
     found = []
@@ -76,17 +107,35 @@ def _accuracy_answers(op: str, ways: list[Way]) -> list[Answer]:
     return found
 
 
-def _answer(op: str, goal: str, ways: list[Way], shortfall: Shortfall) -> Answer:
+def _answer(
+    op: str, goal: str, ways: list[Way], others: list[Way], shortfall: Shortfall
+) -> Answer:
     reasons = [shortfall(way) for way in ways]
     index = reasons.index(None) if None in reasons else len(ways)
+    best = ways[index] if index < len(ways) else None
     return Answer(
         op=op,
         goal=goal,
-        best=ways[index] if index < len(ways) else None,
+        best=best,
+        beyond=_beyond(best, others, shortfall) if best is not None else "",
         cheaper=ways[index - 1] if index else None,
         why=reasons[index - 1] or "" if index else "",
         compared=len(ways),
     )
+
+
+def _beyond(best: Way, others: list[Way], shortfall: Shortfall) -> str:
+    """Where the best way's formats and variant fail on cases that not all ways ran."""
+    same = [
+        way
+        for way in others
+        if (way.storage, way.compute, way.state, way.variant)
+        == (best.storage, best.compute, best.state, best.variant)
+    ]
+    for way in sorted(same, key=lambda way: -or_infinite(way.worst.rms_rel)):
+        if reason := shortfall(way):
+            return f"chunk {way.chunk}: {reason}"
+    return ""
 
 
 def excess_shortfall(way: Way) -> str | None:
@@ -141,8 +190,8 @@ def headline(rows: Sequence[Row], storage: str = "bf16") -> str:
     if short:
         worst = max(excess(way.farthest) for way in short)
         sentences.append(
-            f"Plain arithmetic in {storage} itself is up to {plain_number(worst, 2)} "
-            "times worse than that."
+            f"Plain arithmetic in {storage} itself has up to {plain_number(worst, 2)} "
+            "times that error."
         )
     return " ".join(sentences)
 
@@ -151,7 +200,8 @@ def _claim(ways: list[Way], storage: str) -> str:
     """What the ways, the same in words, reach on how many cases."""
     cases = sum(len(way.rows) for way in ways)
     worst = max(excess(way.farthest) for way in ways)
+    number = f"all {cases} cases" if cases > 1 else "its one case"
     return (
-        f"{describe_way(ways[0])} is {storage_goal(storage)} in all {cases} cases (at "
+        f"{describe_way(ways[0])} is {storage_goal(storage)} in {number} (at "
         f"most {plain_number(worst, 3)} times the error of storing the exact answer)"
     )

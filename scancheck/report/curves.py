@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from scancheck.report.svg import FAINT, SERIES, Drawn, canvas, to_svg
 from scancheck.report.words import algorithm_label, growth_in_words, scientific
 from scancheck.study.row import Row
@@ -10,7 +12,8 @@ from scancheck.study.row import Row
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-MARKERS = ("o", "s", "^", "D", "v")
+# Of each series: what matplotlib calls its marker, and how text shows it.
+MARKERS = (("o", "●"), ("s", "■"), ("^", "▲"), ("D", "◆"), ("v", "▼"))
 MARKS = 12  # markers along a curve, to tell curves apart without colour
 # Of a length figure, from the top: name, field of Row, colour, dashes, marker.
 LENGTH_LINES = (
@@ -36,7 +39,7 @@ def _position(title: str, op: str, rows: list[Row]) -> Drawn:
     curves: dict[str, list[Row]] = {}
     for row in rows:
         curves.setdefault(algorithm_label(row), []).append(row)
-    # The legend has the curves in the order in which they end, from the top.
+    # The legend, and the colours, follow the order in which the curves end.
     order = sorted(curves, key=lambda label: -_ends(curves[label])[1])
     alt = f"RMS error along the sequence, {op}, {title}. " + ". ".join(
         "{}: {} at the start, {} at the end".format(
@@ -44,10 +47,10 @@ def _position(title: str, op: str, rows: list[Row]) -> Drawn:
         )
         for label in order
     )
-    with canvas(7.6, 2.9) as figure:
+    with canvas(7.2, 2.7) as figure:
         axes = figure.subplots()
         for n, label in enumerate(order):
-            _draw_curve(axes, n, label, curves[label])
+            _draw_curve(axes, n, curves[label])
         _scale_errors(axes)
         for chunk in {row.chunk for row in rows if row.chunk}:
             for edge in range(chunk, max(row.T for row in rows), chunk):
@@ -56,14 +59,17 @@ def _position(title: str, op: str, rows: list[Row]) -> Drawn:
         axes.set_xlabel("token")
         axes.set_ylabel("RMS error / RMS truth")
         axes.grid(True, axis="y")
-        axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
         svg = to_svg(figure, alt)
-    return Drawn(title=title, note="", svg=svg)
+    legend = tuple(
+        (n % len(SERIES) + 1, MARKERS[n % len(MARKERS)][1], label)
+        for n, label in enumerate(order)
+    )
+    return Drawn(title=title, svg=svg, legend=legend)
 
 
 def _scale_errors(axes: "Axes") -> None:
     """A logarithmic scale, where there is an error to scale by."""
-    if any(len(line.get_xdata(orig=True)) for line in axes.get_lines()):
+    if any(np.size(line.get_xdata()) for line in axes.get_lines()):
         axes.set_yscale("log")
 
 
@@ -73,7 +79,7 @@ def _ends(points: list[Row]) -> tuple[float, float]:
     return (known[0], known[-1]) if known else (0.0, 0.0)
 
 
-def _draw_curve(axes: "Axes", n: int, label: str, points: list[Row]) -> None:
+def _draw_curve(axes: "Axes", n: int, points: list[Row]) -> None:
     known = [
         (p.token + p.tokens / 2, p.rms_rel)
         for p in points
@@ -84,9 +90,8 @@ def _draw_curve(axes: "Axes", n: int, label: str, points: list[Row]) -> None:
         [x for x, _ in known],
         [y for _, y in known],
         color=SERIES[n % len(SERIES)],
-        marker=MARKERS[n % len(MARKERS)],
+        marker=MARKERS[n % len(MARKERS)][0],
         markevery=(n * every // len(MARKERS), every),
-        label=label,
         linewidth=1.1,
     )
 

@@ -19,6 +19,7 @@ WORST = 100.0
 LABEL_WIDTH, CELL_WIDTH, CELL_HEIGHT, AXIS_HEIGHT = 1.45, 0.9, 0.34, 0.5  # inches
 # Relative luminance at which black and white text have the same contrast (WCAG 2.2).
 DARK_BELOW = 0.179
+WHITE, BLACK = "#ffffff", "#000000"
 
 
 def legend() -> list[tuple[str, str]]:
@@ -71,7 +72,7 @@ def _heat_map(op: str, variant: str, chunks: list[int], ways: list[Way]) -> Draw
         axes.set_xlabel("tokens in a chunk")
         axes.spines[:].set_visible(False)
         svg = to_svg(figure, alt)
-    return Drawn(title=f"{op}: {title}", note="", svg=svg)
+    return Drawn(title=title, svg=svg)
 
 
 def _place(way: Way) -> tuple[Any, ...]:
@@ -83,17 +84,9 @@ def _place(way: Way) -> tuple[Any, ...]:
 
 def _draw_cell(axes: "Axes", x: int, y: int, way: Way) -> None:
     """One coloured cell with the worst error in it, and other verdicts below."""
-    from matplotlib.colors import LinearSegmentedColormap
     from matplotlib.patches import Rectangle
 
-    level = excess(way.farthest)
-    face, ink = "none", INK
-    if math.isfinite(level):
-        share = min(1.0, math.log(max(level, 1.0)) / math.log(WORST))
-        red, green, blue, _ = LinearSegmentedColormap.from_list("heat", HEAT)(share)
-        face = f"#{round(red * 255):02x}{round(green * 255):02x}{round(blue * 255):02x}"
-        dark = _luminance((red, green, blue)) < DARK_BELOW
-        ink = "#ffffff" if dark else "#101010"
+    face, ink = cell_colours(excess(way.farthest))
     cell = Rectangle(
         (x - 0.48, y - 0.46), 0.96, 0.92, facecolor=face, edgecolor=FAINT, linewidth=0.4
     )
@@ -107,7 +100,23 @@ def _draw_cell(axes: "Axes", x: int, y: int, way: Way) -> None:
         axes.text(x, y + 0.25, others[0], fontsize=5.5, **middle)
 
 
-def _luminance(colour: Sequence[float]) -> float:
+def cell_colours(times: float) -> tuple[str, str]:
+    """Colours of a cell and of its text, for an error so many times that of storing.
+
+    An error that is unknown has no colour.
+    """
+    from matplotlib.colors import LinearSegmentedColormap
+
+    if not math.isfinite(times):
+        return "none", INK
+    share = min(1.0, math.log(max(times, 1.0)) / math.log(WORST))
+    red, green, blue, _ = LinearSegmentedColormap.from_list("heat", HEAT)(share)
+    face = f"#{round(red * 255):02x}{round(green * 255):02x}{round(blue * 255):02x}"
+    dark = luminance((red, green, blue)) < DARK_BELOW
+    return face, WHITE if dark else BLACK
+
+
+def luminance(colour: Sequence[float]) -> float:
     """Relative luminance of an sRGB colour (WCAG 2.2)."""
     red, green, blue = (
         part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4

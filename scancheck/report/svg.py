@@ -45,8 +45,9 @@ class Drawn:
     """A figure on the page."""
 
     title: str
-    note: str  # what to see in it, or empty
     svg: str  # an <svg> element with alternative text
+    note: str = ""  # what to see in it
+    legend: tuple[tuple[int, str, str], ...] = ()  # series from 1, marker, label
 
 
 @contextmanager

@@ -30,6 +30,7 @@ class WayLine:
     vacuous_share: float | None
     effective_bits: float | None  # fewest
     worst_on: str  # recipe and length of the worst RMS error
+    final_state: float | None  # worst RMS error of the final state
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +60,7 @@ def verdict_counts(rows: Sequence[Row]) -> dict[str, int]:
 
 def way_table(rows: Sequence[Row]) -> list[WayLine]:
     """Every way to compute, cheapest first."""
+    final = _final_states(rows)
     lines = []
     for way in ways_of(rows):
         others: dict[str, int] = {}
@@ -87,9 +89,21 @@ def way_table(rows: Sequence[Row]) -> list[WayLine]:
                 vacuous_share=_largest([row.vacuous_share for row in way.rows]),
                 effective_bits=_smallest([row.effective_bits for row in way.rows]),
                 worst_on=f"{worst.recipe}, T = {worst.T}",
+                final_state=_largest(
+                    [final.get((row.kernel, row.case_id)) for row in way.rows]
+                ),
             )
         )
     return lines
+
+
+def _final_states(rows: Sequence[Row]) -> dict[tuple[str, str], float | None]:
+    """RMS error of the final state by kernel and case."""
+    return {
+        (row.kernel, row.case_id): row.rms_rel
+        for row in rows
+        if row.kind == "case" and not row.sequence and row.cotangent is None
+    }
 
 
 def gradient_table(rows: Sequence[Row]) -> list[GradientLine]:

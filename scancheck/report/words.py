@@ -35,8 +35,9 @@ def plain_number(value: float | None, digits: int = 3) -> str:
         return "0"
     if not 1e-3 <= abs(value) < 1e5:
         return scientific(value)
-    decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
-    return f"{value:.{decimals}f}"
+    if abs(value) >= 10**digits:
+        return f"{value:.0f}"
+    return f"{value:#.{digits}g}".rstrip(".")
 
 
 def variant_words(variant: str) -> str:

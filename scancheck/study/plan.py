@@ -77,9 +77,9 @@ SWEEPS = {
         seeds=1,
     ),
     "full": Sweep(
-        chunks=(8, 16, 32, 64, 128, 256, 512, 1024),
+        chunks=(16, 32, 64, 128, 256, 1024),
         steps=2048,
-        lengths=(64, 256, 1024, 4096, 16_384),
+        lengths=(128, 512, 2048, 8192),
         recipes=(
             "gaussian_slow",
             "mixed_time_scales",
@@ -91,7 +91,7 @@ SWEEPS = {
         growth_recipes=("unit_decay", "gaussian_slow"),
         gradient_steps=512,
         gradient_recipes=("gaussian_slow", "mixed_time_scales"),
-        seeds=3,
+        seeds=1,
     ),
 }
 

@@ -1,5 +1,6 @@
 """The sweep: every job of a plan through the funnel, its rows in the plan's order."""
 
+import signal
 import time
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -58,7 +59,7 @@ def _results(jobs: Sequence[Job], workers: int) -> Generator[list[Row], None, No
         yield from map(measured, jobs)
         return
     pool = ProcessPoolExecutor(
-        workers, mp_context=get_context("spawn"), initializer=_one_thread
+        workers, mp_context=get_context("spawn"), initializer=_prepare_worker
     )
     try:
         yield from pool.map(measured, jobs, chunksize=2)
@@ -66,10 +67,12 @@ def _results(jobs: Sequence[Job], workers: int) -> Generator[list[Row], None, No
         pool.shutdown(cancel_futures=True)
 
 
-def _one_thread() -> None:
-    """Keeps a worker to one core, since there is one worker a core."""
+def _prepare_worker() -> None:
+    """Keeps a worker to one core, since there is one a core, and quiet on Ctrl-C."""
     import numba
     import torch
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     numba.set_num_threads(1)
     torch.set_num_threads(1)
@@ -93,11 +96,13 @@ def job_rows(job: Job, elements: int) -> list[Row]:
 def _probable(
     report: CaseReport, contract: Contract, elements: int
 ) -> dict[str, FloatArray]:
-    """The bound lambda u sqrt(v) of each output (numerics 2.8)."""
+    """The bound lambda u sqrt(v) of each output (numerics 2.8), where there is one."""
     case, inputs = report.case, report.inputs
     roots = moments_for(
         op_named(case.op), inputs.tensors, inputs.switches, contract, case.dtype, None
     )
+    if roots is None:
+        return {}
     factor = lambda_factor(elements, FALSE_ALARM_RATE)
     return {name: factor * root for name, root in roots.items()}
 

@@ -104,7 +104,7 @@ def test_headline_names_format_evidence_and_what_fails(small_study: Study) -> No
     assert "linear_scan and selective_scan: bf16 storage, fp32 arithmetic" in text
     assert "in all 2 cases" in text
     assert "1.03 times" in text
-    assert "bf16 itself is up to 5.9 times worse" in text
+    assert "bf16 itself has up to 5.9 times that error" in text
 
 
 def test_headline_tells_ops_apart_where_they_differ(small_study: Study) -> None:
@@ -141,3 +141,17 @@ def test_an_answer_always_holds_and_is_the_first_that_does(
             if way.passed == 1 and (way.worst.rms_rel or 1.0) <= limit
         ]
         assert answer.best == (holds[0] if holds else None)
+
+
+def test_ways_are_compared_on_the_same_cases(made_up: MakeRow) -> None:
+    """A harder case that only one way ran costs it nothing, but is told."""
+    rows = [made_up(chunk=16), made_up(chunk=64)]
+    longer = made_up(chunk=64, T=4096, recipe="unit_decay", rms_rel=1e-2)
+    answer = answers([*rows, longer])[0]
+    assert answer.best is not None
+    assert answer.best.chunk == 64
+    assert answer.best.rows == (rows[1],)
+    assert answer.beyond == (
+        "chunk 64: 5.9 times the error of storing on unit_decay, T = 4096"
+    )
+    assert answers(rows)[0].beyond == ""

@@ -162,7 +162,7 @@ def test_values_that_are_not_finite_are_counted() -> None:
 
 @pytest.mark.parametrize("name", ["fp32", "bf16"])
 def test_largest_error_in_ulp(name: str) -> None:
-    """An error of one ulp at one element is 1 ulp, and its ratio to M is ulp / (u M)."""
+    """An element that is one ulp off shows; an ulp is at most two roundings of M."""
     job = replace(JOB, configuration=replace(WAY, storage=name))
 
     def one_ulp_off(
@@ -179,5 +179,5 @@ def test_largest_error_in_ulp(name: str) -> None:
     assert exact.max_ulp <= 0.5001
     assert 0.5 < moved.max_ulp <= 1.5
     assert moved.err_over_uM is not None
-    assert exact.err_over_uM is not None
-    assert moved.err_over_uM > exact.err_over_uM
+    # |S| <= M, and u |S| is at least half an ulp of S.
+    assert 0.0 < moved.err_over_uM <= 2.0 * moved.max_ulp

@@ -60,8 +60,15 @@ def test_all_tensors_have_a_row() -> None:
 
 
 def test_lengths_have_both_bounds() -> None:
-    """The row against length holds the sound and the probable bound above the error."""
-    (row,) = [row for row in rows_of(JOBS[1]) if row.kind == "length"]
+    """The row against length holds the sound and the probable bound above the error.
+
+    A difference of logs has no probable bound.
+    """
+    (log_row,) = [row for row in rows_of(JOBS[1]) if row.kind == "length"]
+    assert log_row.max_budget_rel is not None
+    assert log_row.probable_rel is None
+    plain = replace(JOBS[0], keep=frozenset({"length"}))
+    (row,) = [row for row in rows_of(plain) if row.kind == "length"]
     assert row.max_rel is not None
     assert row.max_budget_rel is not None
     assert row.probable_rel is not None

@@ -70,14 +70,16 @@ def huge_range(rng: np.random.Generator, t: int, n: int) -> tuple[FloatArray, ..
 
 
 def tiny_decay(rng: np.random.Generator, t: int, n: int) -> tuple[FloatArray, ...]:
-    """Subnormal decays that meet large states: 2**-130 times 2**100."""
+    """Subnormal decays that meet large states, and writes of the products' size."""
     a = 2.0 ** -rng.uniform(120, 140, (t, n))
-    return a, rng.normal(size=(t, n)) * 2.0**100, rng.normal(size=n) * 2.0**100
+    large = np.arange(t)[:, None] % 2 == 0
+    b = rng.normal(size=(t, n)) * np.where(large, 2.0**100, 2.0**-30)
+    return a, b, rng.normal(size=n) * 2.0**100
 
 
 def dip(rng: np.random.Generator, t: int, n: int) -> tuple[FloatArray, ...]:
     """Products of decays that fall below the range and rise again."""
-    a = np.where(np.arange(t)[:, None] % 8 < 4, 2.0**-30, 2.0**30)
+    a = np.where(np.arange(t)[:, None] % 8 < 4, 2.0**-15, 2.0**15)
     return a * rng.uniform(0.9, 1, (t, n)), rng.normal(size=(t, n)), rng.normal(size=n)
 
 

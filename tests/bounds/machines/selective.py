@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from emulators import Entry, Machine, Scan, Tape
+from machines.emulator import Entry, Machine, Scan, Tape
 from numpy.typing import NDArray
 
 from scancheck.formats import Format, round_array
@@ -63,10 +63,12 @@ def run(
     *,
     skip_first: bool = False,
     softplus: bool = True,
+    logs: bool = False,
 ) -> dict[str, Array]:
     """Outputs and gradients by name, in the op's layout.
 
-    `skip_first`: D u is the first term of the sum over states, not the last.
+    `skip_first`: D u is the first term of the sum over states, not the last. `logs`:
+    the scan takes log gates.
     """
     tape = Tape(machine)
     leaves: dict[tuple[Any, ...], Entry] = {}
@@ -89,7 +91,9 @@ def run(
             du = [d[t] * leaf("u", *at, t) for t in range(steps)]
             states = []
             for n in range(STATES):
-                w = [(d[t] * leaf("A", channel, n)).exp() for t in range(steps)]
+                w = [d[t] * leaf("A", channel, n) for t in range(steps)]
+                if not logs:
+                    w = [gate.exp() for gate in w]
                 x = [du[t] * leaf("B", batch, n, t) for t in range(steps)]
                 states.append(scan(w, x, leaf("initial_state", *at, n)))
                 out[("last_state", *at, n)] = states[-1][-1].value

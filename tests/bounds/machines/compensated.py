@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from emulators import Machine
+from machines.emulator import Machine
 from numpy.typing import NDArray
 
 from scancheck.formats import Format, round_array

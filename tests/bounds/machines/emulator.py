@@ -1,11 +1,11 @@
 """Small rounded machines that the bounds are tried on: written apart from the models.
 
 A `Machine` rounds every operation of a program. Real ones round to a format by
-`formats.round_array`, with gradual underflow or flushing inputs and outputs. Adversarial
-ones move each exact result by up to u, in a direction of their choice: they obey the
-model that the bounds are proved for, and nothing else. Programs are written over tape
-entries, so that each also has the reverse pass that an autograd would run, every
-accumulation rounded.
+`formats.round_array`, with gradual underflow or flushing inputs and outputs.
+Adversarial ones move each exact result by up to u, in a direction of their choice: they
+obey the model that the bounds are proved for, and nothing else. Programs are written
+over tape entries, so that each also has the reverse pass that an autograd would run,
+every accumulation rounded.
 """
 
 from collections.abc import Callable
@@ -299,17 +299,21 @@ def exclusive(start: Pair, pairs: list[Pair]) -> list[Pair]:
     return out
 
 
-def random_trees(generator: np.random.Generator) -> Scan:
-    """Every output by a random tree of its own."""
+def random_trees(seed: int) -> Scan:
+    """Every output by a random tree; equal ranges of steps are combined once."""
 
     def scan(a: list[Entry], b: list[Entry], s: Entry) -> list[Entry]:
+        generator = np.random.default_rng(seed)
         leaves: list[Pair] = [(None, s), *zip(a, b, strict=True)]
+        known: dict[tuple[int, int], Pair] = {}
 
         def total(first: int, last: int) -> Pair:
             if last - first == 1:
                 return leaves[first]
-            middle = int(generator.integers(first + 1, last))
-            return combine(total(first, middle), total(middle, last))
+            if (first, last) not in known:
+                middle = int(generator.integers(first + 1, last))
+                known[first, last] = combine(total(first, middle), total(middle, last))
+            return known[first, last]
 
         return [total(0, t + 2)[1] for t in range(len(a))]
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 import numpy as np
-from emulators import Machine
+from machines.emulator import Machine
 from numpy.typing import NDArray
 
 Array = NDArray[Any]

@@ -1,0 +1,200 @@
+"""The second moment of roundings as a System of the engine, its scan compiled.
+
+    v_t = w^2 v_{t-1} + S_{t-1}^2 v(w) + (u w S_{t-1})^2 + (u S_t)^2      numerics 2.8
+
+and (u_s S_{t-1})^2 more where the state is rounded into its own format first.
+"""
+
+from typing import Any
+
+import numpy as np
+from numba import prange
+from numpy.typing import NDArray
+
+from scancheck.bounds.error_tile import pick
+from scancheck.bounds.moment_number import MomentNumber, given_number
+from scancheck.bounds.rules import Rules, Store
+from scancheck.ops.normal_form import Cotangents, Lowered
+from scancheck.oracles.engine import check_diagonal
+from scancheck.oracles.fp64 import contract
+from scancheck.oracles.jit import jit
+
+FloatArray = NDArray[np.float64]
+
+# Squares of unit roundoffs (product, sum, state) and what underflow adds to each.
+COEFFICIENTS = 6
+PRODUCT, SUM, STATE, PRODUCT_FLOOR, SUM_FLOOR, STATE_FLOOR = range(COEFFICIENTS)
+
+
+@jit()
+def _step(s, v, w, wv, x, xv, c, boundary):
+    """S <- w S + x and its moment."""
+    if boundary:
+        v += c[STATE] * s * s + c[STATE_FLOOR]
+    p = w * s
+    v = w * w * v + wv * (s * s + v) + c[PRODUCT] * p * p + c[PRODUCT_FLOOR]
+    s = p + x
+    return s, v + xv + c[SUM] * s * s + c[SUM_FLOOR]
+
+
+@jit(parallel=True)
+def _forward(w, x, r, has_r, s, c, o, states, start, every):
+    """Runs a tile; arrays [2, ...] hold values and moments, s [2, G, K, L] in place."""
+    _, groups, keys, lanes = s.shape
+    steps = x.shape[2]
+    keep = states.shape[1] > 0
+    for task in prange(groups * lanes):
+        g, lane = task // lanes, task % lanes
+        for k in range(keys):
+            value, moment = s[0, g, k, lane], s[1, g, k, lane]
+            if keep:
+                states[0, 0, g, k, lane] = value
+                states[1, 0, g, k, lane] = moment
+            for t in range(steps):
+                wt, xt = pick(w, g, t, k, lane), pick(x, g, t, k, lane)
+                value, moment = _step(
+                    value, moment, wt[0], wt[1], xt[0], xt[1], c,
+                    (start + t) % every == 0,
+                )  # fmt: skip
+                if keep:
+                    states[0, t + 1, g, k, lane] = value
+                    states[1, t + 1, g, k, lane] = moment
+                if has_r:
+                    rt = pick(r, g, t, k, lane)
+                    term = rt[0] * value
+                    o[0, g, t, lane] += term
+                    o[1, g, t, lane] += (
+                        rt[0] * rt[0] * moment
+                        + rt[1] * (value * value + moment)
+                        + c[PRODUCT] * term * term
+                        + c[PRODUCT_FLOOR]
+                    )
+                    if k > 0:
+                        total = o[0, g, t, lane]
+                        o[1, g, t, lane] += c[SUM] * total * total + c[SUM_FLOOR]
+                else:
+                    o[0, g, t, lane], o[1, g, t, lane] = value, moment
+            s[0, g, k, lane], s[1, g, k, lane] = value, moment
+
+
+@jit(parallel=True)
+def _adjoint(w, y, s, above, c, states, start, total, every):
+    """Runs G_t = w_{t+1} G_{t+1} + y_t back through a tile; `above` [2, G, K, L]."""
+    _, groups, keys, lanes = s.shape
+    steps = y.shape[2]
+    for task in prange(groups * lanes):
+        g, lane = task // lanes, task % lanes
+        for k in range(keys):
+            value, moment = s[0, g, k, lane], s[1, g, k, lane]
+            up, upv = above[0, g, k, lane], above[1, g, k, lane]
+            for back in range(steps):
+                t = steps - 1 - back
+                yt = pick(y, g, t, k, lane)
+                value, moment = _step(
+                    value, moment, up, upv, yt[0], yt[1], c,
+                    (total - 1 - (start + t)) % every == 0,
+                )  # fmt: skip
+                states[0, t, g, k, lane], states[1, t, g, k, lane] = value, moment
+                wt = pick(w, g, t, k, lane)
+                up, upv = wt[0], wt[1]
+            s[0, g, k, lane], s[1, g, k, lane] = value, moment
+            above[0, g, k, lane], above[1, g, k, lane] = up, upv
+
+
+class MomentSystem:
+    """Runs ops over moment numbers under one set of rules."""
+
+    def __init__(self, rules: Rules) -> None:
+        self.rules = rules
+        self.coefficients = np.array(
+            [
+                0.0 if rules.fma else rules.u**2,
+                rules.u**2,
+                rules.state_u**2,
+                2 * rules.eta**2,
+                2 * rules.add_eta**2,
+                2 * rules.state_eta**2,
+            ]
+        )
+
+    def constant(self, values: FloatArray) -> MomentNumber:
+        """Stored inputs."""
+        return given_number(self.rules, np.asarray(values, dtype=np.float64))
+
+    def begin(self, state: MomentNumber) -> FloatArray:
+        """Value and moment of the initial state, [2, G, K, L]."""
+        return np.stack(state.components)
+
+    def forward(
+        self, lowered: Lowered, state: Any, start: int, total: int, keep: bool
+    ) -> tuple[MomentNumber, Any, Any]:
+        """o [G, T, L], the state after the tile, and all states when `keep`."""
+        check_diagonal(lowered)
+        groups, keys, lanes = state.shape[1:]
+        steps = lowered.v.shape[1]
+        w = _packed(_cast(lowered.w, self.rules.decay_cast), groups, keys)
+        v = lowered.v[:, :, None, :]
+        x = v if lowered.k is None else lowered.k * v
+        s = state.copy()
+        o = np.zeros((2, groups, steps, lanes))
+        states = np.empty((2, steps + 1 if keep else 0, groups, keys, lanes))
+        _forward(
+            w, _packed(_cast(x, self.rules.drive_cast), groups, keys),
+            _packed(lowered.r, groups, keys), lowered.r is not None, s,
+            self.coefficients, o, states, start, self.rules.state_every,
+        )  # fmt: skip
+        kept = MomentNumber(self.rules, *states) if keep else None
+        return MomentNumber(self.rules, *o), s, kept
+
+    def end(self, state: Any, total: int) -> MomentNumber:
+        """The final state, stored in the state's format."""
+        return MomentNumber(self.rules, *state).stored(self.rules.state_store)
+
+    def begin_adjoint(self, state: MomentNumber) -> Any:
+        """The final state's cotangent, and a decay of one above the end."""
+        one = np.stack([np.ones(state.shape), np.zeros(state.shape)])
+        return self.begin(state), one
+
+    def adjoint(
+        self,
+        lowered: Lowered,
+        states: MomentNumber,
+        obar: MomentNumber,
+        carry: Any,
+        start: int,
+        total: int,
+    ) -> tuple[Cotangents, Any]:
+        """Cotangents of the tile, by the explicit adjoint."""
+        s, above = carry[0].copy(), carry[1].copy()
+        groups, keys, lanes = s.shape[1:]
+        w = _packed(_cast(lowered.w, self.rules.decay_cast), groups, keys)
+        bar = obar[:, :, None, :]
+        y = _packed(bar if lowered.r is None else lowered.r * bar, groups, keys)
+        g = np.empty((2, obar.shape[1], groups, keys, lanes))
+        _adjoint(
+            w, y, s, above, self.coefficients, g, start, total, self.rules.state_every
+        )
+        inside = MomentNumber(self.rules, *g).transpose(1, 0, 2, 3)
+        cotangents = contract(lowered, states.transpose(1, 0, 2, 3), obar, inside)
+        return cotangents, (s, above)
+
+    def end_adjoint(self, carry: Any) -> MomentNumber:
+        """w_1 G_1, the cotangent of the initial state."""
+        state, above = carry
+        return self.end(state, 0) * MomentNumber(self.rules, *above)
+
+    def reduced(self, number: MomentNumber, terms: int) -> MomentNumber:
+        """Sums over tiles carry their own roundings."""
+        return number
+
+
+def _cast(x: MomentNumber, cast: Store | None) -> MomentNumber:
+    return x if cast is None else x.stored(cast)
+
+
+def _packed(x: MomentNumber | None, groups: int, keys: int) -> FloatArray:
+    """[2, G, T, K, L or 1] with groups and keys written out."""
+    if x is None:
+        return np.zeros((2, 1, 1, 1, 1))
+    shape = (groups, x.shape[1], keys, x.shape[3])
+    return np.stack([np.broadcast_to(part, shape) for part in x.components])

@@ -1,0 +1,106 @@
+"""What rounding errors are likely to be: second moments, rho and lambda.
+
+Where the sound budget is far above what a right kernel does, these see smaller faults.
+They take roundings as independent and of mean zero, so they may judge only data that is
+marked as such (numerics 2.8).
+"""
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scancheck.bounds.budget import storage_dtype
+from scancheck.bounds.moment_number import MomentNumber
+from scancheck.bounds.moment_system import MomentSystem
+from scancheck.bounds.rules import rules_for, storage_error
+from scancheck.contract import Contract
+from scancheck.ops.normal_form import Op
+from scancheck.oracles.engine import solve
+
+FloatArray = NDArray[np.float64]
+
+RMS_OF_ROUNDING = math.sqrt(0.541 / 3)
+"""Root mean square of one rounding to nearest in units of u |x|, 0.425, for
+significands m of [1, 2) with density 1 / (m ln 2): the error is uniform up to half an
+ulp, u for |x| = m, so its square is u^2 / 3 times the mean of 1 / m^2, 3 / (8 ln 2) =
+0.541."""
+
+RHO_CEILING = 2.35
+"""1 / RMS_OF_ROUNDING: independent errors of mean zero, each of at most u |x|, cannot
+have a larger rho in expectation."""
+
+
+def moments_for(
+    op: Op,
+    tensors: Mapping[str, FloatArray],
+    switches: Mapping[str, bool],
+    contract: Contract,
+    dtype: str,
+    cotangents: Mapping[str, FloatArray] | None = None,
+) -> dict[str, FloatArray] | None:
+    """sqrt(v) of every output and, where cotangents are given, gradient, by name.
+
+    v is the sum of the squares of u |result| over all roundings on the way to an
+    element, each carried to it by the exact derivative (numerics 2.8); storage of the
+    state and of outputs included. The roundings are those of a sequential scan, which makes the
+    most of them. None for compensated and log-space contracts, where the largest
+    roundings are not independent of each other.
+
+    An output and an input never share a name, so one mapping holds both.
+    """
+    if contract.log != "none" or contract.comp != "none":
+        return None
+    rules = rules_for(contract, dtype)
+    solution = solve(MomentSystem(rules), op, tensors, switches, cotangents)
+    numbers = {**solution.outputs, **solution.gradients}
+    return {name: _root(op, name, x, dtype) for name, x in numbers.items()}
+
+
+def _root(op: Op, name: str, number: MomentNumber, dtype: str) -> FloatArray:
+    """sqrt(v) after the store into the tensor's format."""
+    store = storage_error(storage_dtype(op, name, dtype, len(number.shape)))
+    rules = number.rules
+    if store.largest < rules.overflow or store.u > rules.u:
+        number = number.stored(store)
+    return np.sqrt(number.moment)
+
+
+def rho(error: FloatArray, root_v: FloatArray) -> float:
+    """Measured over predicted root mean square of the error; 0 where both vanish.
+
+    Source: numerics 2.8. NaN where an error is not finite.
+    """
+    predicted = RMS_OF_ROUNDING * _rms(root_v)
+    measured = _rms(error)
+    if predicted == 0.0:
+        return math.inf if measured > 0.0 else 0.0
+    return measured / predicted
+
+
+def _rms(x: FloatArray) -> float:
+    """Root mean square, safe at the ends of the range."""
+    top = float(np.max(np.abs(x), initial=0.0))
+    if top == 0.0 or not math.isfinite(top):
+        return top
+    return top * float(np.sqrt(np.mean((x / top) ** 2)))
+
+
+def rho_limit(chains: int) -> float:
+    """The largest rho that independent roundings explain, for so many chains.
+
+    2.35 (1 + 3 / sqrt(2 chains)): the ceiling of the expectation, and three standard
+    deviations of a root mean square over `chains` independent errors (numerics 2.8).
+    """
+    return RHO_CEILING * (1.0 + 3.0 / math.sqrt(2.0 * chains))
+
+
+def lambda_factor(count: int, p: float) -> float:
+    """lambda such that some |err| > lambda sqrt(v) among `count` has probability <= p.
+
+    sqrt(2 ln(2 count / p)), Hoeffding's inequality in Azuma's form for martingale
+    differences bounded by u |result|, and a union over all elements (numerics 2.8;
+    Higham and Mary 2019; Hallman and Ipsen 2022).
+    """
+    return math.sqrt(2.0 * math.log(2.0 * count / p))
