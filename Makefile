@@ -1,6 +1,7 @@
 # make report   precision report of the built-in kernels on the CPU
 # make test     the whole test suite
 # make lint     ruff and mypy
+# make evidence what reports/cpu holds: campaign, verdicts on strangers, benchmarks
 # Each makes its own .venv first, and installs again only when pyproject.toml or
 # constraints.txt changed.
 
@@ -13,7 +14,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help report test lint clean
+.PHONY: help report test lint evidence clean
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -37,6 +38,11 @@ lint: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict -p scancheck
+
+evidence: $(INSTALLED)
+	$(BIN)/python benchmarks/campaign.py
+	$(BIN)/python benchmarks/strangers.py
+	$(BIN)/python benchmarks/all.py
 
 clean:
 	rm -rf $(VENV) build dist out *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

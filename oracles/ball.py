@@ -11,13 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scancheck.oracles.numbers import ArrayNumber
-from scancheck.oracles.units import TINY, U64
+from scancheck.oracles.units import FLOOR, FUNCTION_ERROR, TINY, U64
 
 FloatArray = NDArray[np.float64]
 
-# NumPy's exp, log1p and expm1 claim less than one ulp (2 u) on every platform; 4 u
-# leaves room for the vector libraries it may be built with.
-FUNCTION_ERROR = 4 * U64
 # Safety of radii against their own rounding, for up to 3e6 operations (numerics 2.12).
 INFLATION = 1.0 + 1e-9
 
@@ -39,7 +36,12 @@ class Ball(ArrayNumber):
 
     def __add__(self, other: Self) -> Self:
         value = self.value + other.value
-        return self.like(value, self.radius + other.radius + U64 * np.abs(value))
+        # In place where it can be: the passes over memory are the cost.
+        radius = U64 * np.abs(value)
+        for term in (self, other):
+            if not term.exact:
+                radius += term.radius
+        return self.like(value, radius)
 
     @property
     def exact(self) -> bool:
@@ -49,10 +51,8 @@ class Ball(ArrayNumber):
 
     def __mul__(self, other: Self) -> Self:
         value = self.value * other.value
-        # In place where it can be: the passes over memory are the cost.
-        radius = np.abs(value)
-        radius *= U64
-        radius += TINY
+        radius = U64 * np.abs(value)
+        radius += FLOOR
         if not other.exact:
             radius += np.abs(self.value) * other.radius
         if not self.exact:
@@ -73,25 +73,35 @@ class Ball(ArrayNumber):
         value = np.exp(self.value)
         radius = _expm1_above(self.radius)
         radius += FUNCTION_ERROR
-        radius *= value
-        radius += TINY
+        # Where exp underflows, TINY stands for what it has lost.
+        radius *= value + TINY
+        radius += FLOOR
         return self.like(value, radius)
 
     def softplus(self) -> Self:
-        """log(1 + exp(x)) = max(x, 0) + log1p(exp(-|x|)); its slope is sigmoid(x)."""
+        """log(1 + exp(x)) = max(x, 0) + log1p(exp(-|x|)).
+
+        Its slope is sigmoid(x), which grows by a factor of exp(r) at most within r and
+        is below 1 and softplus(x): so the radius grows to min(1, softplus) expm1(r).
+        """
         x = self.value
-        value = np.maximum(x, 0.0) + np.log1p(np.exp(-np.abs(x)))
-        slope = _sigmoid(x + self.radius)
+        value = np.log1p(np.exp(-np.abs(x)))
+        value += np.maximum(x, 0.0)
         # exp, log1p (condition below 1) and one addition of non-negative terms.
-        own = 2 * FUNCTION_ERROR + 2 * U64
-        return self.like(value, slope * (1 + 1e-12) * self.radius + own * value + TINY)
+        radius = (2 * FUNCTION_ERROR + 2 * U64) * value
+        radius += FLOOR
+        if not self.exact:
+            radius += _expm1_above(self.radius) * np.minimum(value + TINY, 1.0)
+        return self.like(value, radius)
 
     def sigmoid(self) -> Self:
         """1 / (1 + exp(-x)); |d log sigmoid / dx| < 1."""
         value = _sigmoid(self.value)
-        own = FUNCTION_ERROR + 3 * U64
-        spread = _expm1_above(self.radius)
-        return self.like(value, value * (spread + 2 * own) + TINY)
+        radius = 2 * (FUNCTION_ERROR + 3 * U64) * value
+        radius += FLOOR
+        if not self.exact:
+            radius += _expm1_above(self.radius) * (value + TINY)
+        return self.like(value, radius)
 
     def silu(self) -> Self:
         """x sigmoid(x)."""
@@ -127,8 +137,12 @@ def _expm1_above(radius: FloatArray) -> FloatArray:
 
 def _sigmoid(x: FloatArray) -> FloatArray:
     """The logistic function without overflow on either side."""
-    shrunk = np.exp(-np.abs(x))
-    return np.where(x >= 0, 1.0, shrunk) / (1.0 + shrunk)
+    below = np.exp(-np.abs(x))
+    below += 1.0
+    # The numerator is 1 or exp(-|x|): faster so than by a choice between the two.
+    above = np.exp(np.minimum(x, 0.0))
+    above /= below
+    return np.asarray(above)
 
 
 def exact_ball(value: FloatArray) -> Ball:

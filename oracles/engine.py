@@ -11,6 +11,7 @@ over the number protocol and is the definition that the fast systems are tested 
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -18,13 +19,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scancheck.ops.normal_form import Cotangents, Lowered, Op, spec_of
-from scancheck.oracles.numbers import concatenate, stack
-from scancheck.oracles.threads import ahead
+from scancheck.oracles.numbers import Joined, compact, stack
+from scancheck.oracles.threads import Beside, ahead
 
 FloatArray = NDArray[np.float64]
 
-# Entries of one expanded tile array: 2**18 doubles are 2 MiB, about a core's cache.
-TILE_ENTRIES = 2**16
+# State entries of a tile, over all its steps, and entries [G, T, L] of a tile: so that
+# half a dozen arrays of these stay in a core's cache.
+TILE_ENTRIES = 2**18
+ROW_ENTRIES = 2**16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,7 +207,8 @@ class _Run:
         groups, keys, lanes = op.group_shape(self.sizes)
         self.state_shape = (groups, keys, lanes)
         self.step = max(1, groups * keys * lanes)
-        self.tile = max(1, min(max(1, self.total), TILE_ENTRIES // self.step))
+        tile = min(TILE_ENTRIES // self.step, ROW_ENTRIES // max(1, groups * lanes))
+        self.tile = max(1, min(self.total, tile))
 
     def tiles(self) -> list[tuple[int, int]]:
         """Half-open ranges of steps."""
@@ -217,7 +221,7 @@ class _Run:
         for name, value in values.items():
             axis = self.time_axis.get(name)
             index = (slice(None),) * (axis or 0) + (slice(start, stop),)
-            tile[name] = value if axis is None else value[index]
+            tile[name] = value if axis is None else value[index].mapped(compact)
         return tile
 
     def lowered_tiles(self) -> Iterator[tuple[int, dict[str, Any], Lowered, Any]]:
@@ -245,41 +249,40 @@ class _Run:
             return self.system.constant(np.zeros(self.state_shape))
         return self.op.state_in(given, self.sizes)
 
-    def outputs(self, pieces: list[Any], state: Any) -> dict[str, Any]:
-        """The op's outputs from epilogue tiles and the last scan state."""
-        sequence, final = self.op.outputs
-        out = {
-            final.name: self.op.state_out(
-                self.system.end(state, self.total), self.sizes
-            )
-        }
-        if pieces:
-            axis = sequence.axes.index(self.op.time_axis)
-            out[sequence.name] = concatenate(pieces, axis)
-        else:
-            shape = tuple(self.sizes[a] for a in sequence.axes)
-            out[sequence.name] = self.system.constant(np.zeros(shape))
-        return out
-
     def forward(self) -> Solution:
         """Outputs only; one tile of states at a time."""
-        state = self.system.begin(self.initial_state())
-        pieces = []
-        for start, tile, lowered, _ in self.lowered_tiles():
-            o, state, _ = self.system.forward(lowered, state, start, self.total, False)
-            pieces.append(self.op.epilogue(tile, o))
-        return Solution(outputs=self.outputs(pieces, state))
+        return Solution(outputs=self.outputs(None))
 
     def both(self, cotangents: Mapping[str, FloatArray]) -> Solution:
         """Outputs and gradients; states at tile edges are kept, others recomputed."""
+        edges: list[Any] = []
+        outputs = self.outputs(edges)
+        return Solution(outputs=outputs, gradients=self.backward(edges, cotangents))
+
+    def finish(
+        self, joined: Joined[Any], start: int, tile: dict[str, Any], o: Any
+    ) -> None:
+        """Writes a tile of the sequence output to its place."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            joined.put(start, self.op.epilogue(tile, o))
+
+    def outputs(self, edges: list[Any] | None) -> dict[str, Any]:
+        """The op's outputs; `edges` receives the state and carry before each tile."""
+        sequence, final = self.op.outputs
+        joined = Joined[Any](sequence.axes.index(self.op.time_axis), self.total)
         state = self.system.begin(self.initial_state())
-        pieces, edges = [], []
+        beside = Beside(self.tile * self.step)
         for start, tile, lowered, carry in self.lowered_tiles():
-            edges.append((state, carry))
+            if edges is not None:
+                edges.append((state, carry))
             o, state, _ = self.system.forward(lowered, state, start, self.total, False)
-            pieces.append(self.op.epilogue(tile, o))
-        gradients = self.backward(edges, cotangents)
-        return Solution(outputs=self.outputs(pieces, state), gradients=gradients)
+            beside.call(partial(self.finish, joined, start, tile, o))
+        beside.wait()
+        if joined.number is None:
+            shape = tuple(self.sizes[a] for a in sequence.axes)
+            joined.put(0, self.system.constant(np.zeros(shape)))
+        last = self.op.state_out(self.system.end(state, self.total), self.sizes)
+        return {final.name: last, sequence.name: joined.number}
 
     def backward(
         self, edges: list[Any], cotangents: Mapping[str, FloatArray]
@@ -294,7 +297,7 @@ class _Run:
         else:
             last = self.system.constant(np.zeros(self.state_shape))
         back = self.system.begin_adjoint(last)
-        pieces: dict[str, list[Any]] = {}
+        joined: dict[str, Joined[Any]] = {}
         totals: dict[str, Any] = {}
         spans = self.tiles()
         for (start, stop), (state, carry) in zip(
@@ -311,13 +314,11 @@ class _Run:
             inner = self.op.lower_pullback(tile, lowered, bars)
             for name, bar in _merged(inner, outer).items():
                 if name in self.time_axis:
-                    pieces.setdefault(name, []).append(bar)
+                    whole = Joined[Any](self.time_axis[name], self.total)
+                    joined.setdefault(name, whole).put(start, bar)
                 else:
                     totals[name] = totals[name] + bar if name in totals else bar
-        out = {
-            name: concatenate(parts[::-1], self.time_axis[name])
-            for name, parts in pieces.items()
-        }
+        out = {name: whole.number for name, whole in joined.items()}
         terms = self.total * self.sizes.get("B", 1)
         out |= {n: self.system.reduced(total, terms) for n, total in totals.items()}
         if self.op.state in self.inputs:
@@ -345,4 +346,3 @@ def _merged(inner: dict[str, Any], outer: dict[str, Any]) -> dict[str, Any]:
     for name, bar in outer.items():
         merged[name] = merged[name] + bar if name in merged else bar
     return merged
-

@@ -16,75 +16,57 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scancheck.ops.normal_form import Cotangents, Lowered, Op
-from scancheck.oracles.ball import Ball, exact_ball
+from scancheck.oracles.ball import Ball
 from scancheck.oracles.engine import Solution, check_diagonal, solve
-from scancheck.oracles.fp64_scan import cotangent_tile, lane_block, scan_tile
-from scancheck.oracles.threads import share
+from scancheck.oracles.fp64_tile import TileScan, cotangents_of_states
+from scancheck.oracles.tile_ball import TileBall, exact_tile_ball
 
 FloatArray = NDArray[np.float64]
+
+NOWHERE = np.empty((3, 0, 0, 0))
 
 
 class Fp64System:
     """The compiled ball scan as a System of the engine.
 
-    With `companions` the forward pass collects M, W and V readouts, one array
-    [3, G, T, L] a tile, in `collected`.
+    With `companions` the forward pass collects the readouts of M, W and V,
+    [3, G, T, L], in `collected`.
     """
 
     def __init__(self, *, companions: bool = False) -> None:
         self.companions = companions
-        self.collected: list[FloatArray] = []
+        self.collected = NOWHERE
 
     def constant(self, values: FloatArray) -> Ball:
         """Stored values as balls of radius zero."""
-        return exact_ball(np.asarray(values, dtype=np.float64))
+        return exact_tile_ball(np.asarray(values, dtype=np.float64))
 
     def begin(self, state: Ball) -> Any:
-        """Copies of S and its radius, and M_0 = |S_0|, W_0 = V_0 = 0."""
-        s, rs = (
-            np.array(part, dtype=np.float64, order="C") for part in state.components
-        )
-        extra = np.zeros((3 if self.companions else 0, *s.shape))
-        if self.companions:
-            extra[0] = np.abs(s)
-        return s, rs, extra
+        """S, its radius, and the companions: M_0 = |S_0|, W_0 = V_0 = 0."""
+        s, rs = (np.asarray(part, dtype=np.float64) for part in state.components)
+        nothing = np.zeros_like(s)
+        return s, rs, np.stack([np.abs(s), nothing, nothing])
 
     def forward(
         self, lowered: Lowered, state: Any, start: int, total: int, keep: bool
     ) -> tuple[Ball, Any, Any]:
         """o, the next state, and all states of the tile when `keep`."""
         check_diagonal(lowered)
-        groups, keys, lanes = state[0].shape
-        steps = lowered.v.shape[1]
-        block = lane_block(groups, keys, lanes)
-        arrays = (
-            *_plain(lowered.w),
-            *_plain(lowered.v[:, :, None, :]),
-            *_plain(lowered.k),
-            *_plain(lowered.r),
-        )
-        has_k, has_r = lowered.k is not None, lowered.r is not None
-        s, rs, extra = (part.copy() for part in state)
-        if keep:
-            extra = extra[:0]
-        outs = 4 if extra.shape[0] else 1
-        make = np.zeros if has_r else np.empty
-        o, ro = make((outs, groups, steps, lanes)), make((groups, steps, lanes))
-        states = np.empty((steps + 1 if keep else 0, groups, keys, lanes))
-        radii = np.empty_like(states)
-        if keep:
-            states[0], radii[0] = s, rs
+        moved = np.concatenate([*(part[None] for part in state[:2]), state[2]])
+        companions = NOWHERE
+        if self.companions and not keep:
+            companions = self._room(lowered, total, start)
+        scan = TileScan(lowered, moved, companions, start, keep=keep)
+        scan.run()
+        after = moved[0], moved[1], moved[2:]
+        return TileBall(*scan.o), after, Ball(*scan.states) if keep else None
 
-        def run(begin: int, stop: int) -> None:
-            scan_tile(
-                begin, stop, block, *arrays, has_k, has_r, s, rs, extra, o, ro, states,
-                radii,
-            )
-
-        share(groups * -(-lanes // block), steps * s.size, run)
-        if extra.shape[0]:
-            self.collected.append(o[1:])
-        return Ball(o[0], ro), (s, rs, extra), Ball(states, radii) if keep else None
+    def _room(self, lowered: Lowered, total: int, start: int) -> FloatArray:
+        """Where the readouts of the companions go, [3, G, all steps, L]."""
+        if start == 0:
+            groups, _, lanes = lowered.v.shape
+            self.collected = np.empty((3, groups, total, lanes))
+        return self.collected
 
     def end(self, state: Any, total: int) -> Ball:
         """The final state."""
@@ -104,27 +86,11 @@ class Fp64System:
         total: int,
     ) -> tuple[Cotangents, Ball]:
         """Cotangents of the tile; products and sums over the compiled G_t."""
-        groups, keys, lanes = carry.shape
-        steps = obar.shape[1]
-        block = lane_block(groups, keys, lanes)
-        w, rw = _plain(lowered.w)
-        r, rr = _plain(lowered.r)
-        bar, rbar = _plain(obar[:, :, None, :])
-        g = np.empty((steps + 1, groups, keys, lanes))
-        rg = np.empty_like(g)
-        g[steps], rg[steps] = carry.components
-        has_r = lowered.r is not None
-
-        def run(begin: int, stop: int) -> None:
-            cotangent_tile(
-                begin, stop, block, w, rw, r, rr, has_r, bar, rbar, g, rg
-            )
-
-        share(groups * -(-lanes // block), steps * groups * keys * lanes, run)
-        inside = Ball(g[1:], rg[1:]).transpose(1, 0, 2, 3)
+        g = cotangents_of_states(lowered, obar, carry)
+        inside = Ball(g[0, 1:], g[1, 1:]).transpose(1, 0, 2, 3)
         steps_first = states.transpose(1, 0, 2, 3)
         cotangents = contract(lowered, steps_first, obar, inside)
-        return cotangents, Ball(g[0].copy(), rg[0].copy())
+        return cotangents, Ball(g[0, 0].copy(), g[1, 0].copy())
 
     def end_adjoint(self, carry: Ball) -> Ball:
         """The cotangent of the initial state."""
@@ -154,20 +120,6 @@ def _fold(x: Any, like: Any) -> Any:
     return x.sum(3)[:, :, :, None] if like.shape[3] == 1 else x
 
 
-def _plain(x: Ball | None) -> tuple[FloatArray, FloatArray]:
-    """Both components as C-ordered arrays; one repeated value as [1, 1, 1, 1]."""
-    if x is None:
-        return np.ones((1, 1, 1, 1)), np.zeros((1, 1, 1, 1))
-    value, radius = (_contiguous(part) for part in x.components)
-    return value, radius
-
-
-def _contiguous(part: FloatArray) -> FloatArray:
-    if part.size and not any(part.strides):
-        return np.full((1, 1, 1, 1), part.flat[0])
-    return np.ascontiguousarray(part)
-
-
 def solve_fp64(
     op: Op,
     tensors: dict[str, FloatArray],
@@ -179,9 +131,9 @@ def solve_fp64(
     """Balls for all outputs (and gradients), and companions M, W, V as [G, T, L]."""
     system = Fp64System(companions=companions)
     solution = solve(system, op, tensors, switches, cotangents)
-    if not companions or not system.collected:
+    if not companions:
         return solution
-    m, w, v = np.concatenate(system.collected, axis=2)
+    m, w, v = system.collected
     return Solution(
         outputs=solution.outputs,
         gradients=solution.gradients,

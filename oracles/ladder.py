@@ -26,6 +26,7 @@ BoolArray = NDArray[np.bool_]
 Arrays = Mapping[str, FloatArray]
 
 CERTIFIED_SHARE = 2.0**-10  # of the allowance, numerics 2.12
+LAST_UNIT = 2.0**-1074
 # Time steps times state entries that a rung in Python may be asked for, at up to 0.1 ms
 # each, and by what factor gradients cost more.
 SLOW_STEPS = 5e4
@@ -176,8 +177,19 @@ def _reference(
     """A reference with its certificate; an allowance of 0 asks for a radius of 0."""
     certified = np.zeros(hi.shape, dtype=bool)
     if allowed is not None:
-        certified = np.isfinite(radius) & (radius <= CERTIFIED_SHARE * allowed)
+        certified = is_certified(radius, allowed)
     return Reference(hi=hi, lo=lo, radius=radius, certified=certified, rung=rung)
+
+
+def is_certified(radius: FloatArray, allowed: FloatArray) -> BoolArray:
+    """Whether references are known closely enough for their allowances, elementwise.
+
+    Below 2**-10 of the allowance, or to the last unit that float64 has: near 2**-1074
+    neither reference nor allowance can be written any finer. An allowance of zero asks
+    for a radius of zero.
+    """
+    share = np.isfinite(radius) & (radius <= CERTIFIED_SHARE * allowed)
+    return np.asarray(share | ((radius <= LAST_UNIT) & (allowed > 0.0)))
 
 
 def _improved(
@@ -246,4 +258,4 @@ def _taken(
     }
 
 
-__all__ = ["CERTIFIED_SHARE", "Reference", "Truth", "certify"]
+__all__ = ["Reference", "Truth", "certify", "is_certified"]

@@ -5,7 +5,7 @@ Ops are written over this protocol once (scancheck.ops.normal_form.Number).
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,6 +50,16 @@ class ArrayNumber:
         return self.mapped(lambda part: np.broadcast_to(part, shape))
 
 
+def compact(part: Array) -> Array:
+    """The array in C order, unless it is one repeated entry."""
+    return np.ascontiguousarray(part) if any(part.strides) else part
+
+
+def plain(part: Array) -> Array:
+    """The array as compiled loops are compiled for: in C order and writable."""
+    return np.require(part, requirements=("C", "W"))
+
+
 N = TypeVar("N", bound=ArrayNumber)
 
 
@@ -57,6 +67,27 @@ def stack(numbers: Sequence[N], axis: int) -> N:
     """Numbers of one kind and shape joined along a new axis."""
     columns = zip(*(number.components for number in numbers), strict=True)
     return numbers[0].like(*(np.stack(column, axis) for column in columns))
+
+
+class Joined(Generic[N]):
+    """A number put together from tiles along one axis, which are not kept."""
+
+    def __init__(self, axis: int, size: int) -> None:
+        self.axis, self.size = axis, size
+        self.number: N | None = None
+
+    def put(self, start: int, tile: N) -> None:
+        """Writes a tile to its place."""
+        if self.number is None:
+            shape = list(tile.shape)
+            shape[self.axis] = self.size
+            whole = (np.empty(shape, dtype=part.dtype) for part in tile.components)
+            self.number = tile.like(*whole)
+        stop = start + tile.shape[self.axis]
+        index = (*(slice(None),) * self.axis, slice(start, stop))
+        parts = zip(self.number.components, tile.components, strict=True)
+        for whole_part, part in parts:
+            whole_part[index] = part
 
 
 def concatenate(numbers: Sequence[N], axis: int) -> N:

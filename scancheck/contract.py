@@ -49,8 +49,10 @@ class Contract:
     log: str = "none"  # none, diff, segsum, factored, full, renorm
     comp: str = "none"  # none, kahan (addition only), full (product and addition)
     exp: ErrorModel = ErrorModel(e0=4.0, e1=2.35)  # CUDA's fast exp, numerics 2.1
-    softplus: ErrorModel = ErrorModel(e0=4.0)
-    silu: ErrorModel = ErrorModel(e0=4.0)
+    # Far below zero softplus(x) is exp(x) and silu(x) is x exp(x), so that a kernel
+    # which may use the fast exp has its error there too.
+    softplus: ErrorModel = ErrorModel(e0=4.0, e1=2.35)
+    silu: ErrorModel = ErrorModel(e0=4.0, e1=2.35)
     ftz: str = "either"  # subnormal results: either (the larger term), yes, no
     casts: tuple[tuple[str, str], ...] = ()  # (cast point, format): decay, drive
     range: str = "products"  # what must stay in range: products, sequential, log
@@ -71,6 +73,7 @@ CHOICES = {
 ORDERS = ("sequential", "tree")
 KINDS = ("unknown", "sequential", "tree", "chunk")
 CAST_POINTS = ("decay", "drive")
+DEFAULT = "default"  # the contract without any key, in text
 
 
 def _check_values(contract: Contract) -> None:
@@ -185,13 +188,15 @@ def resolve(contract: Contract, dtype: str) -> Contract:
 
 
 def parse_contract(text: str) -> Contract:
-    """The contract written as `key=value,...`, or in a TOML file of that name.
+    """The contract written as `key=value,...`, `default`, or in a TOML file.
 
     Raises CaseInvalid for an unknown key, a value that does not parse, a file that
     is not TOML, or a contradiction.
     """
     if text.endswith(".toml"):
         return _from_mapping(_read_toml(Path(text)))
+    if text.strip() == DEFAULT:
+        return Contract()
     pairs = {}
     for item in re.split(r",(?![^()]*\))", text):
         if not item.strip():
@@ -281,7 +286,7 @@ def format_contract(contract: Contract) -> str:
         value = getattr(contract, f.name)
         if value != getattr(default, f.name):
             parts.append(f"{f.name}={_format_value(value)}")
-    return ",".join(parts) or "default"
+    return ",".join(parts) or DEFAULT
 
 
 def _format_value(value: Any) -> str:

@@ -182,6 +182,6 @@ def heals_inside_chunks(wrong: Mask, time_axis: int, chunk: int) -> bool:
     """
     tokens = tokens_of(wrong, time_axis)
     full = tokens[: len(tokens) // chunk * chunk].reshape(-1, chunk)
-    if full.shape[0] < 2 or not full.any():
+    if np.count_nonzero(full.any(axis=1)) < 2:
         return False
     return not full[:, 0].any()

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scancheck.bounds.budget import Allowance
-from scancheck.oracles.ladder import CERTIFIED_SHARE, Reference
+from scancheck.oracles.ladder import Reference, is_certified
 
 FloatArray = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -22,7 +22,7 @@ class TensorMetrics:
     ratio: FloatArray  # error / E; 0 where excused or right in kind
     nonfinite: Mask  # NaN or infinity where the truth is finite
     wrong_kind: Mask  # finite where infinity is right, or the wrong infinity
-    excused: Mask  # not finite, and the range predictor said why
+    excused: Mask  # not finite, or no reference is, and the range predictor said why
     uncertified: Mask  # the reference is not known closely enough
     vacuous: Mask  # E >= |truth|: a pass carries no information
 
@@ -66,7 +66,10 @@ def measure(
         ratio = np.where(np.isinf(truth.radius), 0.0, ratio)
         ratio = np.where(np.isnan(ratio), np.inf, ratio)
         # Where the truth must overflow there is no number left to be unsure of.
-        uncertified = ~(truth.radius <= CERTIFIED_SHARE * e) & ~must_be_infinite
+        uncertified = ~is_certified(truth.radius, e) & ~must_be_infinite
+        # Beyond fp64's own range there is no reference; the predictor said so as well.
+        excused |= uncertified & allowance.overflows
+        uncertified &= ~allowance.overflows
         vacuous = e >= size
     unsure = uncertified & ~(ratio > 1.0)
     return TensorMetrics(

@@ -39,9 +39,7 @@ def example(**changes: Any) -> Case:
 
 def test_id_is_pinned() -> None:
     """A stored id finds its case again in every later version."""
-    assert example().id == (
-        "linear_scan-bf16-gaussian_slow-2x8x131-fe30267994"
-    )
+    assert example().id == ("linear_scan-bf16-gaussian_slow-2x8x131-fe30267994")
 
 
 @given(CASES)

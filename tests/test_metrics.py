@@ -26,7 +26,9 @@ def measured(
     fmt: Any = FP32,
 ) -> TensorMetrics:
     """The metrics of arrays, or of one number each."""
-    got, truth, allowed = (np.atleast_1d(np.array(x, float)) for x in (got, truth, allowed))
+    got, truth, allowed = (
+        np.atleast_1d(np.array(x, float)) for x in (got, truth, allowed)
+    )
     shape = got.shape
     reference = Reference(
         hi=np.broadcast_to(truth, shape),
@@ -122,7 +124,7 @@ EDGE = 65520.0  # half an ulp beyond it: from here on fp16 rounds to infinity
 def test_overflow_of_the_storage_format(
     got: float, truth: float, allowed: float, expected: set[str]
 ) -> None:
-    """Infinity is right from half an ulp beyond the largest value, and must be there."""
+    """Infinity is right, then due, from half an ulp beyond the largest value."""
     found = measured(got, truth, allowed, fmt=FP16)
     assert kinds(found) == expected
 

@@ -38,7 +38,8 @@ def models() -> tuple[Kernel, ...]:
             model(op, "sequential", "plain", compute="storage"),
             model(op, "hillis_steele", "plain", compute="storage"),
             model(op, "chunk", "plain", compute="storage"),
-            model(op, "chunk", "full", compute="storage"),
+            # In chunks of 64, bounds of compensated bf16 arithmetic exceed the carry.
+            model(op, "chunk", "full", chunk=8, compute="storage"),
             model(op, "sequential", "plain", state="bf16"),
             model(op, "chunk", "plain", state="bf16"),
         ]

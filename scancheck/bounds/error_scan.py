@@ -29,13 +29,15 @@ COMPONENTS = 10
 VALUE, SIZE, ERROR, STORED, FLOOR, TOP, REACH, REST, SPAN, PEAK = range(COMPONENTS)
 
 # Fields of the coefficient vector.
-COEFFICIENTS = 10
+COEFFICIENTS = 11
 U, ETA, ADD_ETA, STATE_U, STATE_ETA, STATE_LARGEST, TREES, FMA, COMP, PRODUCTS = range(
-    COEFFICIENTS
+    COEFFICIENTS - 1
 )
+STEP_U = COEFFICIENTS - 1  # relative error that a term gains with each step of age
 
-# Columns of `path`: additions on a term's path; (1 + u)^additions - 1 for roundings
-# that are not compensated; (1 + u)^(all roundings); and the second order of 2.6.
+# Columns of `path`: additions on a term's path; (1 + u)^n - 1 for those roundings that
+# are neither compensated nor counted by STEP_U; (1 + u)^(all roundings); and the second
+# order of 2.6.
 PATH_COLUMNS = 5
 STEPS, ADDS, GROWTH, GROWN, SECOND = range(PATH_COLUMNS)
 
@@ -126,7 +128,7 @@ def advance(s, w, we, x, xm, xe, xpeak, c, boundary, path):
 def _any_order(s, w, we, high, x, xm, xe, c):
     """Companion scans that hold for every association."""
     u, size = c[U], s[SIZE]
-    product_u = u if c[COMP] < 2.0 else 0.0
+    product_u = c[STEP_U]
     s[VALUE] = w * s[VALUE] + x
     s[SIZE] = abs(w) * size + xm
     s[ERROR] = high * (1.0 + product_u) * s[ERROR] + (we + product_u * high) * size + xe

@@ -14,7 +14,7 @@ from scancheck.bounds.error_tile import (
     run_forward,
     write_state,
 )
-from scancheck.bounds.rules import Rules, Store, tree_depth
+from scancheck.bounds.rules import Rules, Store, reverse_additions
 from scancheck.bounds.scan_tables import coefficients, path_table
 from scancheck.ops.normal_form import Cotangents, Lowered
 from scancheck.oracles.engine import check_diagonal
@@ -140,9 +140,7 @@ class ErrorSystem:
         inside = ErrorNumber(self.rules, *g[:4]).transpose(1, 0, 2, 3)
         before = ErrorNumber(self.rules, *states[:4]).transpose(1, 0, 2, 3)
         if self.rules.trees:
-            # Reverse mode through a combine tree joins up to two contributions at each
-            # of its levels beside the additions of both scans.
-            inside = inside.summed(2 * tree_depth(total + 1) + 2)
+            inside = inside.summed(reverse_additions(self.rules.structure, total))
         cotangents = contract(lowered, before, obar, inside)
         if self.rules.trees:
             cotangents = replace(

@@ -11,6 +11,8 @@ from scancheck.bounds.error_scan import (
     FLOOR,
     PEAK,
     SIZE,
+    STATE_ETA,
+    STATE_U,
     TREES,
     VALUE,
     U,
@@ -92,6 +94,9 @@ def run_forward(w, x, r, has_r, s, c, o, states, start, every, path):
                     path[here],
                 )
                 e = settle(one, c, path[here + 1])
+                if (here + 1) % every == 0:
+                    # The output may be read from the state as it is stored.
+                    e += c[STATE_U] * (abs(one[VALUE]) + e) + c[STATE_ETA]
                 size = one[SIZE] if c[TREES] > 0.0 else abs(one[VALUE])
                 if keep:
                     write_state(states, t + 1, g, k, lane, one, c, e)

@@ -16,7 +16,8 @@ from scancheck.bounds.moment_number import MomentNumber
 from scancheck.bounds.moment_system import MomentSystem
 from scancheck.bounds.rules import rules_for, storage_error
 from scancheck.contract import Contract
-from scancheck.ops.normal_form import Op
+from scancheck.formats import FP32
+from scancheck.ops.normal_form import Op, spec_of
 from scancheck.oracles.engine import solve
 
 FloatArray = NDArray[np.float64]
@@ -43,19 +44,36 @@ def moments_for(
     """sqrt(v) of every output and, where cotangents are given, gradient, by name.
 
     v is the sum of the squares of u |result| over all roundings on the way to an
-    element, each carried to it by the exact derivative (numerics 2.8); storage of the
-    state and of outputs included. The roundings are those of a sequential scan, which makes the
-    most of them. None for compensated and log-space contracts, where the largest
-    roundings are not independent of each other.
+    element, carried to it by derivatives (numerics 2.8), with those of the state's and
+    the output's storage. The roundings are those of a sequential scan; those of a step
+    size count anew in each state that it enters.
+
+    Left out are gradients summed over time: their terms share the errors of states and
+    are not independent. None for compensated and log-space contracts, whose largest
+    roundings are not independent either, and for computation shorter than fp32: there
+    slow decays differ from one by a few ulps, and every step errs in the same direction
+    (correct bf16 scans gave rho up to 4).
 
     An output and an input never share a name, so one mapping holds both.
     """
-    if contract.log != "none" or contract.comp != "none":
-        return None
     rules = rules_for(contract, dtype)
+    short = rules.compute.precision < FP32.precision
+    if contract.log != "none" or contract.comp != "none" or short:
+        return None
     solution = solve(MomentSystem(rules), op, tensors, switches, cotangents)
     numbers = {**solution.outputs, **solution.gradients}
-    return {name: _root(op, name, x, dtype) for name, x in numbers.items()}
+    return {
+        name: _root(op, name, x, dtype)
+        for name, x in numbers.items()
+        if name == op.state or not _sums_time(op, name, len(x.shape))
+    }
+
+
+def _sums_time(op: Op, name: str, rank: int) -> bool:
+    """Whether a tensor is an input that all time steps share."""
+    spec = spec_of(op, name, rank)
+    output = any(name == other.name for other in op.outputs)
+    return not output and op.time_axis not in spec.axes
 
 
 def _root(op: Op, name: str, number: MomentNumber, dtype: str) -> FloatArray:

@@ -130,6 +130,37 @@ def additions(structure: Structure, steps: int) -> int:
             return steps
 
 
+def additions_age(structure: Structure) -> bool:
+    """Whether a term's additions come one with each step of its age.
+
+    So they do in chunks that are scanned and carried one after another: a term that is
+    n steps old has passed at most n additions inside chunks, in the pass for the totals
+    before its last edge and in the second pass after it.
+    """
+    return structure.kind == "chunk" and "tree" not in (
+        structure.inner,
+        structure.carry,
+    )
+
+
+def ageless_additions(structure: Structure, steps: int) -> int:
+    """Additions beyond those of age: the term's own, the join, and one an edge."""
+    assert structure.chunk is not None
+    return min(steps, 2 + max(0, steps - 1) // structure.chunk) if steps > 0 else 0
+
+
+def reverse_additions(structure: Structure, total: int) -> int:
+    """Additions of reverse mode through `total` steps, beyond those of both its scans.
+
+    The gradient of w_t meets the additions of S_{t-1} on one side and of G_t on the
+    other. Wherever a result is used twice its cotangents are added: in a tree once at
+    each level, which the scan G counts already; the carry of a chunk is used by each of
+    its steps. G_t is counted as if chunks started at the end; a grid that starts at the
+    beginning cuts it at one more place, within the same number.
+    """
+    return 2 + min(structure.chunk or 0, total)
+
+
 def tree_depth(terms: int) -> int:
     """Levels of an up and a down sweep over n terms; never more than n - 1."""
     return min(terms - 1, 2 * math.ceil(math.log2(terms)))

@@ -4,7 +4,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scancheck.bounds import error_scan as scan
-from scancheck.bounds.rules import Rules, additions
+from scancheck.bounds.rules import (
+    Rules,
+    additions,
+    additions_age,
+    ageless_additions,
+)
 
 FloatArray = NDArray[np.float64]
 
@@ -28,7 +33,22 @@ def coefficients(rules: Rules) -> FloatArray:
     c[scan.TREES], c[scan.FMA] = float(rules.trees), float(rules.fma)
     c[scan.COMP] = {"none": 0.0, "kahan": 1.0, "full": 2.0}[rules.comp]
     c[scan.PRODUCTS] = float(rules.partial_products)
+    c[scan.STEP_U] = step_error(rules)
     return c
+
+
+def step_error(rules: Rules) -> float:
+    """What a term's relative error gains with each step of its age.
+
+    One product always, and one addition where additions come with age.
+    """
+    match rules.comp:
+        case "full":
+            return 0.0
+        case "none" if additions_age(rules.structure):
+            return (1.0 + rules.u) ** 2 - 1.0
+        case _:
+            return rules.u
 
 
 def path_table(rules: Rules, total: int) -> FloatArray:
@@ -40,8 +60,16 @@ def path_table(rules: Rules, total: int) -> FloatArray:
     one = np.log1p(rules.u)
     table = np.empty((total + 1, scan.PATH_COLUMNS))
     table[:, scan.STEPS], table[:, scan.ADDS] = steps, adds
-    plain = rules.comp == "none"
-    table[:, scan.GROWTH] = _power(adds * one) if plain else 0.0
+    if rules.comp == "none":
+        fixed = adds
+        if additions_age(rules.structure):
+            fixed = np.array(
+                [ageless_additions(rules.structure, t) for t in range(total + 1)],
+                dtype=np.float64,
+            )
+        table[:, scan.GROWTH] = _power(fixed * one)
+    else:
+        table[:, scan.GROWTH] = 0.0
     table[:, scan.GROWN] = 1.0 + _power((2.0 * steps + adds) * one)
     table[:, scan.SECOND] = _power(SECOND_ORDER * (steps + adds) * one)
     return table

@@ -106,7 +106,7 @@ def _cause(
     """Key of the likely cause, and what was seen."""
     if check.check == "repeat":
         return "nondeterministic", ""
-    if check.check == "call":
+    if check.tensor is None:  # about a call, not a tensor
         problem = report.outcome.problem
         changed = problem is not None and problem.kind in (
             "input_changed",
@@ -203,11 +203,15 @@ def _pattern_cause(
     return ("local" if place.token > 0 else "unknown"), ""
 
 
-def passing_contracts(report: CaseReport, claimed: Contract) -> list[str]:
-    """The wider contracts, narrowest first, under which a case's outputs would pass."""
+def passing_contracts(report: CaseReport, claimed: Contract) -> dict[str, bool]:
+    """The wider contracts, narrowest first, under which a case's outputs would pass.
+
+    The value says whether that means anything: an allowance as large as what it judges
+    does not, and most of what was wrong must be judged by less than that.
+    """
     op = op_named(report.case.op)
     tensors, switches = report.inputs.tensors, report.inputs.switches
-    passing = []
+    passing = {}
     for text in WIDER:
         contract = _widened(claimed, text)
         if contract is None:
@@ -216,8 +220,9 @@ def passing_contracts(report: CaseReport, claimed: Contract) -> list[str]:
             budget = budget_for(op, tensors, switches, contract, report.case.dtype)
         except CaseInvalid:  # a log form has no bound for plain decays
             continue
-        if _all_within(report, budget.outputs):
-            passing.append(text)
+        informed = _informed_pass(report, budget.outputs)
+        if informed is not None:
+            passing[text] = informed
     return passing
 
 
@@ -231,18 +236,16 @@ def _widened(claimed: Contract, text: str) -> Contract | None:
     return None if contract == claimed else contract
 
 
-def _all_within(report: CaseReport, allowances: Mapping[str, Allowance]) -> bool:
-    """Whether every output passes under other allowances, and not vacuously.
-
-    An allowance as large as what it judges says nothing; most of what was wrong must be
-    judged by more than that.
-    """
+def _informed_pass(
+    report: CaseReport, allowances: Mapping[str, Allowance]
+) -> bool | None:
+    """Whether a pass under other allowances is not vacuous; None where none passes."""
     wrong = informed = 0
     for name in report.metrics:
         reference, allowance = report.truth.outputs[name], allowances[name]
         found = measure(name, report.outcome.outputs[name], reference, allowance)
         if found.wrong.any() or found.excused.any():
-            return False
+            return None
         was_wrong = report.metrics[name].wrong
         wrong += int(was_wrong.sum())
         informed += int((was_wrong & ~found.vacuous).sum())

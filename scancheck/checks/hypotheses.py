@@ -28,6 +28,8 @@ FIELDS = ("w", "v", "k", "r", "log_w")
 # A hypothesis holds when all but this share of the elements that are wrong against the
 # truth are right against it; the rest leaves room for a second, smaller fault.
 SHARE_LEFT = 0.02
+# Nor may it make more than this share of all elements wrong that the kernel has right.
+SHARE_SPOILT = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,10 +257,13 @@ def _agrees(report: CaseReport, outputs: Outputs) -> bool:
         if metrics is None or not metrics.wrong.any():
             continue
         got, wrong = report.outcome.outputs[spec.name], metrics.wrong
-        # A faulty state can be larger than the true one, and so its rounding.
+        # A faulty state can be larger than the true one, and so are its roundings.
         size = np.abs(outputs[spec.name]) + np.abs(report.truth.outputs[spec.name].hi)
-        allowed = 4.0 * metrics.allowance + 2.0**-18 * size
+        relative = 2.0**-18 + 2.0 * report.budget.outputs[spec.name].storage_u
+        allowed = 4.0 * metrics.allowance + relative * size
         off = ~(np.abs(got - outputs[spec.name]) <= allowed)
+        if int((off & ~wrong).sum()) > SHARE_SPOILT * wrong.size:
+            return False
         return int((wrong & off).sum()) <= SHARE_LEFT * int(wrong.sum())
     return False
 

@@ -66,7 +66,8 @@ def _visible(report: CaseReport, name: str, *, gradient: bool) -> bool:
     if metrics is None:
         return False
     values = (report.truth.gradients if gradient else report.truth.outputs)[name].hi
-    return bool((np.abs(values) >= NEEDED * metrics.allowance).any() and values.any())
+    large = np.abs(values) >= NEEDED * metrics.allowance
+    return bool((large & (values != 0.0)).any())
 
 
 def _moves(report: CaseReport, other: dict[str, FloatArray] | None) -> bool:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from scancheck.bounds.budget import budget_for
 from scancheck.case import Case
-from scancheck.checks.oracle import CaseReport, Request, check_inputs
+from scancheck.checks.oracle import CaseReport, Request, call_checks, check_inputs
 from scancheck.contract import Structure
 from scancheck.kernel import Kernel
 from scancheck.metrics import TensorMetrics, measure
@@ -22,7 +22,7 @@ from scancheck.ops.normal_form import Op, spec_of
 from scancheck.oracles.ladder import certify
 from scancheck.recipes.build import build
 from scancheck.recipes.inputs import Inputs
-from scancheck.runner import execute
+from scancheck.runner import Outcome, execute
 from scancheck.verdict import Check, judge, worst_verdict
 
 FloatArray = NDArray[np.float64]
@@ -59,7 +59,7 @@ def relation_reports(
             relations.append(_row_alone)
         for relation in relations:
             report = relation(kernel, op, case, inputs, request)
-            # A kernel that cannot be called has nothing to compare; its call is red.
+            # A kernel that cannot be called on the case itself is red there.
             if report.checks:
                 yield report
 
@@ -73,14 +73,18 @@ def _split(
     head = _part(op, inputs, 0, cut)
     first = execute(kernel, op, head, case.dtype, runs=1)
     whole = check_inputs(kernel, case, inputs, _bare(request))
-    if first.problem is not None or op.outputs[1].name not in first.outputs:
+    if first.problem is not None:
+        return _call_failed(op, whole, first, "relation:split")
+    if op.outputs[1].name not in first.outputs:
         return _renamed(whole, "relation:split", {})
     tail = _part(op, inputs, cut, total)
     tensors = dict(tail.tensors) | {op.state: first.outputs[op.outputs[1].name]}
     second = execute(kernel, op, replace(tail, tensors=tensors), case.dtype, runs=1)
+    if second.problem is not None:
+        return _call_failed(op, whole, second, "relation:split")
     sequence, final = op.outputs
     got = {}
-    if second.problem is None and sequence.name in second.outputs:
+    if sequence.name in first.outputs and sequence.name in second.outputs:
         axis = sequence.axes.index(op.time_axis)
         pieces = (first.outputs[sequence.name], second.outputs[sequence.name])
         got[sequence.name] = np.concatenate(pieces, axis)
@@ -109,6 +113,8 @@ def _causality(
         tensors[name] = np.moveaxis(moved, 0, axes.index(op.time_axis))
     changed = execute(kernel, op, replace(inputs, tensors=tensors), case.dtype, runs=1)
     whole = check_inputs(kernel, case, inputs, _bare(request))
+    if changed.problem is not None:
+        return _call_failed(op, whole, changed, "relation:causality")
     sequence = op.outputs[0]
     got = {}
     if sequence.name in changed.outputs and sequence.name in whole.outcome.outputs:
@@ -130,6 +136,8 @@ def _row_alone(
         tensors[name] = values[-1:] if axes[0] == "B" else values
     alone = execute(kernel, op, replace(inputs, tensors=tensors), case.dtype, runs=1)
     whole = check_inputs(kernel, case, inputs, _bare(request))
+    if alone.problem is not None:
+        return _call_failed(op, whole, alone, "relation:batch_row")
     got = {}
     for spec in op.outputs:
         if spec.name in alone.outputs:
@@ -176,6 +184,20 @@ def _judged(
         metrics[name] = measure(name, values, truth.outputs[name], budget.outputs[name])
     return _renamed(
         replace(whole, truth=truth, budget=budget), check, metrics, op=op, got=got
+    )
+
+
+def _call_failed(op: Op, whole: CaseReport, outcome: Outcome, check: str) -> CaseReport:
+    """The report of a relation whose own call went wrong; none where all do."""
+    failed = [] if whole.outcome.problem is not None else call_checks(op, outcome)
+    checks = tuple(replace(found, check=check) for found in failed)
+    return replace(
+        whole,
+        checks=checks,
+        verdict=worst_verdict(c.verdict for c in checks),
+        metrics={},
+        gradient_metrics={},
+        outcome=outcome,
     )
 
 

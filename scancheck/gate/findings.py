@@ -88,19 +88,20 @@ def _clearest(items: list[RedCheck]) -> RedCheck:
 
 
 def _would_pass(red: list[RedCheck]) -> str | None:
-    """The narrowest wider contract under which every failing case would pass."""
+    """The narrowest wider contract that every failing case passes, one informed."""
     failing = {
         item.report.case.id: item
         for item in red
         if item.check.check == "oracle" and item.check.verdict is Verdict.FAIL
     }
-    left: list[str] | None = None
+    left: dict[str, bool] | None = None
     for item in list(failing.values())[:JUDGED_AGAIN]:
         passing = passing_contracts(item.report, item.request.contract)
-        left = passing if left is None else [c for c in left if c in passing]
+        before = passing if left is None else left
+        left = {c: before[c] or told for c, told in passing.items() if c in before}
         if not left:
             return None
-    return left[0] if left else None
+    return next((c for c, told in (left or {}).items() if told), None)
 
 
 def _finding(item: RedCheck, diagnosis: Diagnosis, replay: str, cases: int) -> Finding:

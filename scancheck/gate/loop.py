@@ -32,6 +32,9 @@ from scancheck.verdict import (
 
 Progress = Callable[[int, int, CaseReport], None]
 
+# What may come of a call without tokens that the kernel does not promise; an empty
+# output that needs no graph is no failure to differentiate either.
+RAISED = ("raised", "backward_raised", "not_differentiable")
 LAYOUTS = ("keys=grouped", "keys=constant")  # what a signature cannot show
 FALSE_ALARM_RATE = 1e-6  # p of semantics.md, per run
 
@@ -78,6 +81,16 @@ class Judging:
         self.whole = True  # all cases were judged, not one that is replayed
         self.unmet: list[tuple[str, str]] = []  # what --require names, and why not
         self._check_require()
+        self._check_domain()
+
+    def _check_domain(self) -> None:
+        names = [spec.name for spec in self.op.inputs]
+        for name, _, _ in self.contract.domain:
+            if name not in names:
+                raise CaseInvalid(
+                    f"contract domain: expected an input of {self.op.name} "
+                    f"({', '.join(names)}); got {name}"
+                )
 
     def _check_require(self) -> None:
         names = {s.name for s in self.op.inputs + self.op.outputs}
@@ -171,7 +184,8 @@ class Judging:
         ]
         kind = kinds[index % len(kinds)] if self.gradients else None
         report = check_case(self.kernel, case, request, cotangent_kind=kind)
-        if is_empty(self.op, case) and report.outcome.problem is not None:
+        problem = report.outcome.problem
+        if is_empty(self.op, case) and problem is not None and problem.kind in RAISED:
             promised = self.kernel.edge_sizes or "empty" in self.require
             if not promised:
                 sizes = dict(case.sizes)
@@ -231,9 +245,8 @@ class Judging:
         switches = set(self.op.switches)
         names = {s.name for s in self.op.inputs} | switches
         forms = {name for form in self.op.forms for name in form}
-        lacking = sorted(names - self.accepted - forms)
-        if not forms & self.accepted and forms:
-            lacking += sorted(forms)
+        # One form is enough; another counts where it is demanded.
+        lacking = sorted(names - self.accepted - (forms - self.require))
         lacking = [f"input {n}: not a parameter of the kernel" for n in lacking]
         if self.returned:
             lacking += [

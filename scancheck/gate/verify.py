@@ -5,15 +5,17 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from scancheck.contract import Contract, parse_contract, resolve
-from scancheck.formats import format_named
+from scancheck.contract import Contract, parse_contract
+from scancheck.errors import CaseInvalid
+from scancheck.formats import FORMATS
 from scancheck.gate.loop import Judging, Progress
+from scancheck.kernel import Kernel
 from scancheck.record import RunRecord, to_json, write_json
 from scancheck.registry import resolve_target
 
 
 def verify(
-    target: str | Callable[..., Any],
+    target: str | Kernel | Callable[..., Any],
     *,
     op: str | None = None,
     dtypes: Sequence[str] | None = None,
@@ -26,7 +28,7 @@ def verify(
     json_path: str | Path | None = None,
     on_case: Progress | None = None,
 ) -> "Result":
-    """Judges a kernel: a registered name, MODULE:NAME, FILE.py:NAME or a callable.
+    """Judges a kernel: a registered name, MODULE:NAME, FILE.py:NAME or the object.
 
     `dtypes` defaults to what the kernel declares; `require` names inputs or outputs
     that must be judged, "empty" (T = 0 and B = 0) or "range" (RANGE counts as red).
@@ -40,8 +42,10 @@ def verify(
     used = contract or kernel.contract or Contract()
     names = tuple(dtypes) if dtypes else kernel.dtypes
     for name in names:
-        format_named(name)
-        resolve(used, name)
+        if name not in FORMATS:
+            raise CaseInvalid(
+                f"dtype: expected one of {', '.join(FORMATS)}; got {name!r}"
+            )
     run = Judging(
         kernel=kernel,
         contract=used,

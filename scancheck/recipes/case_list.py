@@ -132,7 +132,13 @@ def _shapes(
         shapes.append(
             _Shape(recipe=recipe, form=form, steps=lengths[index % len(lengths)])
         )
-    return shapes
+    # Where arithmetic is short, only a few steps leave a budget below the values.
+    return shapes + [
+        _Shape(recipe=recipe, form=form, steps=steps)
+        for recipe, form in pairs
+        if recipe.name == LONG_RECIPES[0]
+        for steps in (2, 3)
+    ]
 
 
 def _case(

@@ -164,7 +164,7 @@ def _other_verdict(way: Way) -> str | None:
 
 
 def _place(row: Row) -> str:
-    return f"{row.recipe}, T = {row.T}"
+    return f"{row.recipe} ({row.T} tokens)"
 
 
 def headline(rows: Sequence[Row], storage: str = "bf16") -> str:
@@ -198,10 +198,14 @@ def headline(rows: Sequence[Row], storage: str = "bf16") -> str:
 
 def _claim(ways: list[Way], storage: str) -> str:
     """What the ways, the same in words, reach on how many cases."""
-    cases = sum(len(way.rows) for way in ways)
-    worst = max(excess(way.farthest) for way in ways)
-    number = f"all {cases} cases" if cases > 1 else "its one case"
+    rows = [row for way in ways for row in way.rows]
+    number = f"all {len(rows)} cases" if len(rows) > 1 else "its one case"
+    lengths = sorted({row.T for row in rows})
+    span = f"{lengths[0]}" if len(lengths) == 1 else f"{lengths[0]} to {lengths[-1]}"
+    worst = max(or_infinite(row.rms_rel) for row in rows)
+    times = max(excess(row) for row in rows)
     return (
-        f"{describe_way(ways[0])} is {storage_goal(storage)} in {number} (at "
-        f"most {plain_number(worst, 3)} times the error of storing the exact answer)"
+        f"{describe_way(ways[0])} is {storage_goal(storage)} in {number} of {span} "
+        f"tokens (relative RMS error at most {scientific(worst)}, "
+        f"{plain_number(times, 3)} times that of storing the exact answer)"
     )

@@ -39,7 +39,9 @@ def _position(title: str, op: str, rows: list[Row]) -> Drawn:
     curves: dict[str, list[Row]] = {}
     for row in rows:
         curves.setdefault(algorithm_label(row), []).append(row)
-    # The legend, and the colours, follow the order in which the curves end.
+    # A label has one colour in all figures of a storage format; the legend has the
+    # order in which the curves end.
+    series = {label: n for n, label in enumerate(sorted(curves))}
     order = sorted(curves, key=lambda label: -_ends(curves[label])[1])
     alt = f"RMS error along the sequence, {op}, {title}. " + ". ".join(
         "{}: {} at the start, {} at the end".format(
@@ -47,10 +49,10 @@ def _position(title: str, op: str, rows: list[Row]) -> Drawn:
         )
         for label in order
     )
-    with canvas(7.2, 2.7) as figure:
+    with canvas(10.0, 2.9) as figure:
         axes = figure.subplots()
-        for n, label in enumerate(order):
-            _draw_curve(axes, n, curves[label])
+        for label in order:
+            _draw_curve(axes, series[label], curves[label])
         _scale_errors(axes)
         for chunk in {row.chunk for row in rows if row.chunk}:
             for edge in range(chunk, max(row.T for row in rows), chunk):
@@ -61,8 +63,12 @@ def _position(title: str, op: str, rows: list[Row]) -> Drawn:
         axes.grid(True, axis="y")
         svg = to_svg(figure, alt)
     legend = tuple(
-        (n % len(SERIES) + 1, MARKERS[n % len(MARKERS)][1], label)
-        for n, label in enumerate(order)
+        (
+            series[label] % len(SERIES) + 1,
+            MARKERS[series[label] % len(MARKERS)][1],
+            label,
+        )
+        for label in order
     )
     return Drawn(title=title, svg=svg, legend=legend)
 
@@ -71,6 +77,7 @@ def _scale_errors(axes: "Axes") -> None:
     """A logarithmic scale, where there is an error to scale by."""
     if any(np.size(line.get_xdata()) for line in axes.get_lines()):
         axes.set_yscale("log")
+        axes.yaxis.set_minor_formatter("")
 
 
 def _ends(points: list[Row]) -> tuple[float, float]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 # end to end and carry their number, so none has to be told from its neighbour.
 HEAT = ("#2b6f9e", "#6aa6b8", "#d9c36a", "#d2803a", "#9c2f2a")
 WORST = 100.0
-LABEL_WIDTH, CELL_WIDTH, CELL_HEIGHT, AXIS_HEIGHT = 1.45, 0.9, 0.34, 0.5  # inches
+LABEL_WIDTH, CELL_WIDTH, CELL_HEIGHT, AXIS_HEIGHT = 1.45, 0.66, 0.34, 0.5  # inches
 # Relative luminance at which black and white text have the same contrast (WCAG 2.2).
 DARK_BELOW = 0.179
 WHITE, BLACK = "#ffffff", "#000000"

@@ -8,7 +8,12 @@ from typing import Any
 from scancheck.report.advice import AS_GOOD_AS_STORED, answers, headline
 from scancheck.report.curves import LENGTH_LINES, length_figures, position_figures
 from scancheck.report.heat_map import heat_maps, legend
-from scancheck.report.tables import gradient_table, verdict_counts, way_table
+from scancheck.report.tables import (
+    gradient_summary,
+    gradient_table,
+    verdict_counts,
+    way_table,
+)
 from scancheck.report.words import (
     describe_way,
     plain_number,
@@ -17,6 +22,7 @@ from scancheck.report.words import (
 )
 from scancheck.study.store import Study, read_study
 
+MOST_LISTED = 50  # tensors that do not pass
 TEMPLATES = Path(__file__).parent / "templates"
 
 
@@ -57,7 +63,9 @@ def _content(study: Study) -> dict[str, Any]:
     """Everything the template names."""
     rows = study.rows
     ops = list(dict.fromkeys(row.op for row in rows))
-    cases = {(row.kernel, row.case_id) for row in rows if row.kind == "case"}
+    cases = {
+        (row.kernel, row.case_id, row.cotangent) for row in rows if row.kind == "case"
+    }
     return {
         "study": study,
         "headline": headline(rows),
@@ -66,8 +74,10 @@ def _content(study: Study) -> dict[str, Any]:
         "describe_way": describe_way,
         "counts": verdict_counts(rows),
         "cases": len(cases),
+        "others": [r for r in rows if r.kind == "case" and r.verdict != "PASS"],
         "recipes": sorted({row.recipe for row in rows}),
         "lengths": sorted({row.T for row in rows}),
+        "most_listed": MOST_LISTED,
         "limit": AS_GOOD_AS_STORED,
         "heat_legend": legend(),
         "length_lines": LENGTH_LINES,
@@ -76,6 +86,7 @@ def _content(study: Study) -> dict[str, Any]:
         "length": {op: length_figures(rows, op) for op in ops},
         "ways": way_table(rows),
         "gradients": gradient_table(rows),
+        "gradient_summary": gradient_summary(rows),
     }
 
 

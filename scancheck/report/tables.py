@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from scancheck.report.ways import excess, ways_of
+from scancheck.report.words import format_label, variant_words
 from scancheck.study.row import Row
 
 
@@ -88,13 +89,41 @@ def way_table(rows: Sequence[Row]) -> list[WayLine]:
                 rho=_largest([row.rho for row in way.rows]),
                 vacuous_share=_largest([row.vacuous_share for row in way.rows]),
                 effective_bits=_smallest([row.effective_bits for row in way.rows]),
-                worst_on=f"{worst.recipe}, T = {worst.T}",
+                worst_on=f"{worst.recipe} ({worst.T})",
                 final_state=_largest(
                     [final.get((row.kernel, row.case_id)) for row in way.rows]
                 ),
             )
         )
     return lines
+
+
+def gradient_summary(
+    rows: Sequence[Row],
+) -> tuple[list[str], list[tuple[str, str, list[float | None]]]]:
+    """Ways to compute, and for each op and gradient its worst RMS error in each way."""
+    errors: dict[tuple[str, str], dict[str, list[float | None]]] = {}
+    for row in _gradient_rows(rows):
+        cells = errors.setdefault((row.op, row.tensor), {})
+        cells.setdefault(_gradient_label(row), []).append(row.rms_rel)
+    labels = list(dict.fromkeys(label for cells in errors.values() for label in cells))
+    lines = [
+        (op, tensor, [_largest(cells.get(label, [])) for label in labels])
+        for (op, tensor), cells in errors.items()
+    ]
+    return labels, lines
+
+
+def _gradient_rows(rows: Sequence[Row]) -> list[Row]:
+    return [
+        row
+        for row in rows
+        if row.kind == "case" and row.cotangent is not None and row.tensor[:1] == "d"
+    ]
+
+
+def _gradient_label(row: Row) -> str:
+    return f"{format_label(row)}: {variant_words(row.variant)}"
 
 
 def _final_states(rows: Sequence[Row]) -> dict[tuple[str, str], float | None]:
@@ -112,8 +141,7 @@ def gradient_table(rows: Sequence[Row]) -> list[GradientLine]:
         GradientLine(
             op=row.op,
             tensor=row.tensor,
-            label=f"{row.storage} storage, {row.compute} arithmetic, "
-            f"{row.state} state, {row.variant.replace('_', ' ')}",
+            label=_gradient_label(row),
             chunk=row.chunk,
             recipe=row.recipe,
             T=row.T,
@@ -122,8 +150,7 @@ def gradient_table(rows: Sequence[Row]) -> list[GradientLine]:
             max_ratio=row.max_ratio,
             max_ulp=row.max_ulp,
         )
-        for row in rows
-        if row.kind == "case" and row.cotangent is not None and row.tensor[0] == "d"
+        for row in _gradient_rows(rows)
     ]
 
 

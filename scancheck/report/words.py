@@ -99,7 +99,7 @@ def growth_in_words(rows: Sequence[Row]) -> str:
     if slope < -_ROOT_FROM:
         kind = "falls"
     elif slope < _ROOT_FROM:
-        kind = "stays constant"
+        kind = "is nearly constant"
     elif slope < _LINEAR_FROM:
         kind = "grows as a square root"
     elif slope < _FASTER_FROM:

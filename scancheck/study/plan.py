@@ -67,10 +67,16 @@ class Sweep:
 
 SWEEPS = {
     "quick": Sweep(
-        chunks=(16, 64, 256),
+        chunks=(16, 32, 64, 128, 256),
         steps=1024,
         lengths=(64, 256, 1024, 4096),
-        recipes=("gaussian_slow", "mixed_time_scales", "decay_near_one", "unit_decay"),
+        recipes=(
+            "gaussian_slow",
+            "mixed_time_scales",
+            "decay_near_one",
+            "decay_near_zero",
+            "unit_decay",
+        ),
         growth_recipes=("unit_decay", "gaussian_slow"),
         gradient_steps=256,
         gradient_recipes=("gaussian_slow",),

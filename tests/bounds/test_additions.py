@@ -12,14 +12,15 @@ from machines.emulator import (
     blelloch,
     chunked,
     hillis_steele,
+    random_trees,
     sequential,
 )
 
-from scancheck.bounds.rules import additions, tree_depth
+from scancheck.bounds.rules import additions, reverse_additions
 from scancheck.contract import Structure
 from scancheck.formats import FP32
 
-LENGTHS = (*range(1, 20), 31, 32, 33, 64, 65)
+LENGTHS = (*range(1, 20), 31, 32, 33, 63, 64, 65, 94)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -55,8 +56,9 @@ def cases() -> list[tuple[Scan, Structure]]:
         (sequential, Structure()),
         (hillis_steele, Structure(kind="tree")),
         (blelloch, Structure(kind="tree")),
+        (random_trees(3), Structure()),
     ]
-    for size in (1, 2, 3, 5, 8, 16):
+    for size in (1, 2, 3, 5, 8, 16, 31):
         for inner in ("sequential", "tree"):
             for carry in ("sequential", "tree"):
                 structure = Structure(
@@ -75,7 +77,7 @@ def test_no_program_makes_more_additions_than_its_structure_says(steps: int) -> 
         states, decays = counted(scan, steps)
         limits = [additions(structure, t) for t in range(steps + 1)]
         assert all(n <= m for n, m in zip(states, limits[1:], strict=True)), structure
-        reverse = 2 * tree_depth(steps + 1) + 2
+        reverse = reverse_additions(structure, steps)
         for t, count in enumerate(decays):
             assert count <= limits[t] + limits[steps - t] + reverse, (structure, t)
 
@@ -95,3 +97,10 @@ def test_chunk_plus_chunks_is_too_few() -> None:
     """A count of C + T / C additions, with one pass forgotten, would be exceeded."""
     states, _ = counted(chunked(16), 32)
     assert states[-1] > 16 + 2 + 1
+
+
+def test_uses_of_the_carry_count_in_reverse_mode() -> None:
+    """A carry that joins every step of its chunk collects as many cotangents."""
+    structure = Structure(kind="chunk", chunk=31, inner="tree")
+    _, decays = counted(chunked(31, "tree", restart=False), 62)
+    assert decays[0] > additions(structure, 0) + additions(structure, 62) + 2

@@ -136,3 +136,25 @@ def test_silu_far_left_is_zero_where_exp_overflows() -> None:
     true = np.abs(x * logistic(x.astype(WIDE)))
     assert np.all(true > 1e-2 * np.abs(number.value))
     assert np.all(number.error >= true)
+
+
+@pytest.mark.parametrize("off", [-0.999, 0.999])  # 1 / (1 - e) exceeds 1 + e
+def test_default_models_cover_functions_built_on_the_default_exp(off: float) -> None:
+    """silu and softplus made from an exp that errs as the contract allows pass.
+
+    Far below zero both are that exp, so 4 u alone would fail a correct kernel.
+    """
+    u, contract = FP32.unit_roundoff, Contract(ftz="no")
+    rules = rules_for(contract, "fp32")
+    x = np.arange(-80.0, 0.0, 0.25)
+    share = off * u * (contract.exp.e0 + contract.exp.e1 * np.abs(x))
+    number = exact_number(rules, x)
+    fast_silu = x / (1.0 + np.exp(-x) * (1.0 - share))
+    fast_softplus = np.log1p(np.exp(x) * (1.0 + share))
+    for fast, exact, bound in (
+        (fast_silu, x * logistic(x), number.silu()),
+        (fast_softplus, soft(x), number.softplus()),
+    ):
+        error = np.abs(fast - exact)
+        assert (error <= bound.error).all()
+        assert (error > 4.0 * u * np.abs(exact)).any()

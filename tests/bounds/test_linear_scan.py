@@ -20,7 +20,7 @@ from scancheck.formats import FORMATS, FP32
 from scancheck.ops.linear_scan import LINEAR_SCAN
 from scancheck.oracles.fp64 import solve_fp64
 
-STEPS, LANES = 19, 6
+STEPS, LANES = 16, 6
 # Values of these do not fit into fp16.
 WIDE_RANGE = ("tiny_decay", "subnormal", "huge_range", "dip")
 
@@ -36,7 +36,8 @@ def test_no_program_exceeds_its_budget(family: str, program: str) -> None:
         fmt = FORMATS[dtype]
         data = with_cotangents(fmt, *drawn(family, fmt, 1, STEPS, LANES))
         want = exact(data)
-        for ftz, modes in (("no", ("nearest", "away", "random")), ("yes", ("flush",))):
+        other = "random" if dtype == "bf16" else "away"
+        for ftz, modes in (("no", ("nearest", other)), ("yes", ("flush",))):
             contract = Contract(compute=dtype, structure=structure, ftz=ftz)
             budget = bounded(data, contract, dtype)
             for mode in modes:

@@ -73,21 +73,19 @@ def contract_for(
 
 @pytest.mark.parametrize("name", GATES)
 @pytest.mark.parametrize("inner", ["sequential", "tree"])
-@pytest.mark.parametrize("chunk", [1, 16, 64, 0])
+@pytest.mark.parametrize("chunk", [1, 16, 64])
 def test_no_program_exceeds_its_budget(name: str, inner: str, chunk: int) -> None:
     """States and explicit gradients: nearest, flushed and adversarial, err <= E."""
     for dtype in ("fp32", "bf16"):
         fmt = FORMATS[dtype]
-        g, data = drawn(name, fmt, 70, 12)
+        g, data = drawn(name, fmt, 70 if chunk == 64 else 35, 6)
         want = exact(data)
         want["g"] = want.pop("a") * np.exp(g.astype(WIDE))
-        size, tree = chunk or len(g), inner == "tree"
-        for mode, e0, e1 in (
-            ("nearest", 1.01, 0.0),
-            ("flush", 1.01, 0.0),
-            ("away", 4.0, 2.35),
-            ("random", 4.0, 2.35),
-        ):
+        tree = inner == "tree"
+        modes = [("nearest", 1.01, 0.0), ("away", 4.0, 2.35)]
+        if chunk == 16:
+            modes += [("flush", 1.01, 0.0), ("random", 4.0, 2.35)]
+        for mode, e0, e1 in modes:
             m = machine(fmt, mode)
             m.exp_error = (e0, e1)
             ftz = "yes" if mode == "flush" else "no"
@@ -99,12 +97,24 @@ def test_no_program_exceeds_its_budget(name: str, inner: str, chunk: int) -> Non
                          for p in (g, data.b, data.s))  # fmt: skip
             bars = (data.ybar, data.last_bar)
             with np.errstate(all="ignore"):
-                got = {"h": log_chunks(m, log, x, s, chunk=size, tree=tree)}
+                got = {"h": log_chunks(m, log, x, s, chunk=chunk, tree=tree)}
                 if chunk == 16:
-                    got |= gradients(m, log, x, s, bars, chunk=size, tree=tree)
+                    got |= gradients(m, log, x, s, bars, chunk=chunk, tree=tree)
             for tensor, values in got.items():
                 ratio = ratios(values, want[tensor], allowed[tensor])
                 assert np.max(ratio) <= 1.0, (dtype, mode, tensor)
+
+
+@pytest.mark.parametrize("name", ["strong", "mixed", "regrow"])
+@pytest.mark.parametrize("inner", ["sequential", "tree"])
+def test_long_chunks_and_no_chunks_fit_their_budget(name: str, inner: str) -> None:
+    """C = 256, and one chunk where the structure names none; rounded to nearest."""
+    g, data = drawn(name, FP32, 256, 4)
+    m = Machine(fmt=FP32, exp_error=(1.01, 0.0))
+    got = log_chunks(m, g, data.b, data.s, chunk=256, tree=inner == "tree")
+    for where in (structure(256, inner), structure(0, inner), Structure()):
+        allowed = bounded(g, data, contract_for(FP32, where), FP32).outputs["h"]
+        assert np.max(ratios(got, exact(data)["h"], allowed)) <= 1.0
 
 
 @pytest.mark.parametrize("name", ["strong", "mixed", "one strong", "slow"])

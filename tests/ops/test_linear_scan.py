@@ -90,6 +90,7 @@ def test_agrees_with_autograd_at_every_size(
 
 def test_a_wrong_pullback_is_seen(against_torch: Compare) -> None:
     """The comparison itself can fail: a gate gradient without its decay is named."""
+
     def pullback(tile, lowered, cotangents):  # type: ignore[no-untyped-def]
         found = LINEAR_SCAN.lower_pullback(tile, lowered, cotangents)
         return found | {"g": cotangents.w[:, :, 0, :]}
@@ -116,5 +117,5 @@ def test_empty_sequence_hands_the_state_through() -> None:
 def test_ops_are_found_by_name() -> None:
     """The registry gives each op under its own name, and lists them for any other."""
     assert all(op_named(name) is op and op.name == name for name, op in OPS.items())
-    with pytest.raises(CaseInvalid, match="'scan' is unknown.*linear_scan, selective"):
+    with pytest.raises(CaseInvalid, match=r"'scan' is unknown.*linear_scan, selective"):
         op_named("scan")

@@ -48,7 +48,7 @@ def test_one_bad_case_outweighs_any_number_of_good_ones(made_up: MakeRow) -> Non
     bad = made_up(seed=20, rms_rel=0.1, recipe="decay_near_one", T=4096)
     answer = answers([*good, bad])[0]
     assert answer.best is None
-    assert answer.why == "59 times the error of storing on decay_near_one, T = 4096"
+    assert answer.why == "59 times the error of storing on decay_near_one (4096 tokens)"
 
 
 def test_accuracies_with_one_answer_are_one_goal(small_study: Study) -> None:
@@ -152,6 +152,6 @@ def test_ways_are_compared_on_the_same_cases(made_up: MakeRow) -> None:
     assert answer.best.chunk == 64
     assert answer.best.rows == (rows[1],)
     assert answer.beyond == (
-        "chunk 64: 5.9 times the error of storing on unit_decay, T = 4096"
+        "chunk 64: 5.9 times the error of storing on unit_decay (4096 tokens)"
     )
     assert answers(rows)[0].beyond == ""

@@ -202,3 +202,18 @@ def test_names_are_escaped(small_study: Study) -> None:
     reader = read(page(replace(small_study, rows=rows), "r.parquet"))
     assert "b" not in [tag for tag, _ in reader.attributes]
     assert '<b>&"x' in reader.text
+
+
+def test_gradients_are_summed_up_by_way(
+    small_study: Study, made_up: Callable[..., Row]
+) -> None:
+    """The worst error over chunk sizes is in the summary, each one below it."""
+    rows = tuple(
+        made_up(tensor="dg", sequence=False, cotangent="dense", chunk=n, rms_rel=error)
+        for n, error in ((16, 2e-3), (64, 3e-3), (256, None))
+    )
+    lines = read(page(replace(small_study, rows=rows), "r.parquet")).cells
+    assert ["op", "gradient", "bf16: plain"] in lines
+    assert ["linear_scan", "dg", "3.0e-3"] in lines
+    single = [cells for cells in lines if cells[1:2] == ["dg"] and len(cells) > 3]
+    assert [cells[7] for cells in single] == ["2.0e-3", "3.0e-3", "n/a"]

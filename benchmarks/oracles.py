@@ -1,0 +1,176 @@
+"""Speed of the oracles, beside a plain mpmath loop timed in the same run.
+
+    python benchmarks/oracles.py
+
+A state-element-step is one entry of the state moved on by one step. The certified
+oracle computes the value, its radius, the companions M, W and V, and all readouts; the
+mpmath loop computes S_t = w_t S_{t-1} + k_t v_t^T alone, without a readout.
+"""
+
+import sys
+
+import mpmath
+import numpy as np
+from figures import Figure, report, seconds
+from numpy.typing import NDArray
+
+from scancheck.ops.linear_scan import LINEAR_SCAN
+from scancheck.ops.normal_form import Lowered
+from scancheck.ops.selective_scan import SELECTIVE_SCAN
+from scancheck.oracles.ball import Ball
+from scancheck.oracles.double_double import exact_double_double
+from scancheck.oracles.double_double_scan import DoubleDoubleSystem
+from scancheck.oracles.fp64 import Fp64System, solve_fp64
+
+FloatArray = NDArray[np.float64]
+
+GROUPS, STEPS, KEYS, LANES = 2, 64, 64, 64
+STATE = KEYS * LANES
+
+
+def normal_form() -> tuple[dict[str, FloatArray], FloatArray]:
+    """Inputs of a tile with one decay per key, and a state."""
+    rng = np.random.default_rng(1)
+    inputs = {
+        "w": rng.uniform(0.9, 1.0, (GROUPS, STEPS, KEYS, 1)),
+        "v": rng.normal(size=(GROUPS, STEPS, LANES)),
+        "k": rng.normal(size=(GROUPS, STEPS, KEYS, 1)),
+        "r": rng.normal(size=(GROUPS, STEPS, KEYS, 1)),
+    }
+    return inputs, rng.normal(size=(GROUPS, KEYS, LANES))
+
+
+def mpmath_steps_per_second(steps: int = 3) -> float:
+    """Steps of one 64 x 64 state, entry by entry, at mpmath's default precision."""
+    inputs, states = normal_form()
+    numbers = np.frompyfunc(mpmath.mpf, 1, 1)
+    w, k = (numbers(inputs[n][0, :steps, :, 0]).tolist() for n in "wk")
+    v, state = numbers(inputs["v"][0, :steps]).tolist(), numbers(states[0]).tolist()
+
+    def run() -> None:
+        for t in range(steps):
+            for i in range(KEYS):
+                decay, key, row = w[t][i], k[t][i], state[i]
+                for j in range(LANES):
+                    row[j] = decay * row[j] + key * v[t][j]
+
+    return steps / seconds(run, 5)
+
+
+def fp64_tile_seconds(tiles: int = 4) -> float:
+    """Time for one tile of the certified oracle, all companions included."""
+    inputs, state = normal_form()
+    balls = {n: Ball(x, np.abs(x) * 2.0**-53) for n, x in inputs.items()}
+    lowered, system = Lowered(**balls), Fp64System(companions=True)
+    begun = system.begin(Ball(state, np.zeros_like(state)))
+
+    def run() -> None:
+        carried = begun
+        for tile in range(tiles):
+            place = tile * STEPS, tiles * STEPS
+            _, carried, _ = system.forward(lowered, carried, *place, False)
+
+    return seconds(run, 20) / tiles
+
+
+def double_double_tile_seconds() -> float:
+    """Time for one tile of the double-double oracle."""
+    inputs, state = normal_form()
+    lowered = Lowered(**{n: exact_double_double(x) for n, x in inputs.items()})
+    system = DoubleDoubleSystem()
+    begun = system.begin(exact_double_double(state))
+    return seconds(lambda: system.forward(lowered, begun, 0, STEPS, False), 10)
+
+
+def selective_seconds(B: int, D: int, N: int, L: int) -> float:
+    """Time for the whole of selective_scan: lowering, scan and epilogue."""
+    rng = np.random.default_rng(2)
+    tensors = {n: rng.normal(size=(B, D, L)) for n in ("u", "delta", "z")}
+    tensors |= {n: rng.normal(size=(B, N, L)) for n in ("B", "C")}
+    tensors |= {n: rng.normal(size=D) for n in ("D", "delta_bias")}
+    tensors["A"] = -rng.uniform(1.0, 16.0, (D, N))
+    arguments = SELECTIVE_SCAN, tensors, {"delta_softplus": True}
+    return seconds(lambda: solve_fp64(*arguments, companions=True), 10)
+
+
+def linear_seconds(B: int, T: int, D: int) -> float:
+    """Time for the whole of linear_scan."""
+    rng = np.random.default_rng(3)
+    tensors = {
+        "a": rng.uniform(0.9, 1.0, (B, T, D)),
+        "b": rng.normal(size=(B, T, D)),
+    }
+    return seconds(lambda: solve_fp64(LINEAR_SCAN, tensors, {}, companions=True), 20)
+
+
+def figures() -> list[Figure]:
+    """All of them."""
+    plain = mpmath_steps_per_second()
+    fp64 = fp64_tile_seconds()
+    double_double = double_double_tile_seconds()
+    shape = f"K {KEYS}, V {LANES}, G {GROUPS}, T {STEPS} a tile"
+    steps = GROUPS * STEPS
+    unit = "state-element-steps/s"
+    selective = {"B": 1, "D": 256, "N": 16, "L": 4096}
+    linear = {"B": 1, "T": 1024, "D": 1024}
+    return [
+        Figure(
+            name="plain mpmath loop, value alone",
+            shape=f"K {KEYS}, V {LANES}",
+            value=plain,
+            unit="steps/s",
+        ),
+        Figure(
+            name="certified fp64, normal form",
+            shape=shape,
+            value=steps * STATE / fp64,
+            unit=unit,
+            target=5e8,
+        ),
+        Figure(
+            name="certified fp64 against mpmath",
+            shape=shape,
+            value=steps / fp64 / plain,
+            unit="times",
+            target=500,
+        ),
+        Figure(
+            name="certified fp64, selective_scan",
+            shape=_shape(selective),
+            value=_entries(selective) / selective_seconds(**selective),
+            unit=unit,
+            target=2.5e8,
+        ),
+        Figure(
+            name="certified fp64, linear_scan",
+            shape=_shape(linear),
+            value=_entries(linear) / linear_seconds(**linear),
+            unit=unit,
+            target=2.5e8,
+        ),
+        Figure(
+            name="double-double, normal form",
+            shape=shape,
+            value=steps * STATE / double_double,
+            unit=unit,
+        ),
+        Figure(
+            name="double-double against mpmath",
+            shape=shape,
+            value=steps / double_double / plain,
+            unit="times",
+            target=200,
+        ),
+    ]
+
+
+def _shape(sizes: dict[str, int]) -> str:
+    return ", ".join(f"{name} {size}" for name, size in sizes.items())
+
+
+def _entries(sizes: dict[str, int]) -> int:
+    return int(np.prod(list(sizes.values())))
+
+
+if __name__ == "__main__":
+    sys.exit(report(figures()))

@@ -1,0 +1,258 @@
+"""Balls: every operation's radius attacked over the whole range of fp64."""
+
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import mpmath
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from scancheck.oracles import tile_ball
+from scancheck.oracles.ball import Ball, certified_radius, exact_ball
+from scancheck.oracles.tile_ball import OuterProduct, TileBall, exact_tile_ball
+
+FloatArray = NDArray[np.float64]
+Pair = tuple[float, float]
+
+CONTEXT = mpmath.MPContext()
+CONTEXT.prec = 300
+
+
+@st.composite
+def pairs(draw: st.DrawFn) -> Pair:
+    """A value of any size and a radius of 0, a part of it, or of any size."""
+    value = draw(st.floats(allow_nan=False, allow_infinity=False))
+    share = draw(st.sampled_from([0.0, 0.0, 2.0**-60, 2.0**-20, 1.0]))
+    other = draw(st.sampled_from([0.0, 5e-324, 1e-310, 1e-20]))
+    return value, abs(value) * share + other
+
+
+def ball(*entries: Pair) -> Ball:
+    """A ball array of these entries."""
+    value, radius = np.array(entries, dtype=np.float64).T
+    return Ball(value.copy(), radius.copy())
+
+
+def corners(x: Pair) -> list[Fraction]:
+    """The exact numbers at the ends and the centre of what a pair stands for."""
+    value, radius = Fraction(x[0]), Fraction(x[1])
+    return [value - radius, value, value + radius]
+
+
+def misses(number: Ball, exact: list[Fraction]) -> bool:
+    """Whether an exact number lies outside the certified radius of the only entry."""
+    with np.errstate(over="ignore"):
+        radius = float(certified_radius(number).reshape(-1)[0])
+    if np.isinf(radius):
+        return False
+    centre = Fraction(float(number.value.reshape(-1)[0]))
+    return any(abs(centre - x) > Fraction(radius) for x in exact)
+
+
+@given(pairs(), pairs())
+@settings(max_examples=300, deadline=None)
+@example((1.0, 0.0), (2.0**-54, 0.0))
+@example((2.0**-1022, 0.0), (2.0**-1022 * (1 + 2.0**-52), 0.0))
+def test_sum_holds_the_exact_sum(x: Pair, y: Pair) -> None:
+    """x + y holds every sum of numbers in the two radii, over the whole range."""
+    with np.errstate(over="ignore"):
+        total = ball(x) + ball(y)
+    assert not misses(total, [a + b for a in corners(x) for b in corners(y)])
+
+
+@given(pairs(), pairs())
+@settings(max_examples=300, deadline=None)
+@example((1e-200, 1e-200), (3e-124, 1.4e-124))
+@example((1.1e-162, 0.0), (1.1e-162, 0.0))
+@example((2.0**-1074, 2.0**-1074), (0.5, 0.5))
+@example((2.0**-600, 2.0**-601), (0.49 * 2.0**-474, 0.49 * 2.0**-474))
+def test_product_holds_the_exact_product(x: Pair, y: Pair) -> None:
+    """x y holds every product of numbers in the two radii, underflow included."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        product = ball(x) * ball(y)
+    assert not misses(product, [a * b for a in corners(x) for b in corners(y)])
+
+
+@given(pairs(), pairs())
+@settings(max_examples=200, deadline=None)
+def test_exact_operands_are_known_as_exact(x: Pair, y: Pair) -> None:
+    """Sums and products with stored values hold the exact results too."""
+    stored, other = exact_ball(np.array([x[0]])), ball(y)
+    with np.errstate(over="ignore", invalid="ignore"):
+        numbers = [stored * other, other * stored, stored * stored]
+        sums = [stored + other, other + stored, stored + stored]
+    a = Fraction(x[0])
+    for number, exact in (
+        (numbers[0], [a * b for b in corners(y)]),
+        (numbers[1], [a * b for b in corners(y)]),
+        (numbers[2], [a * a]),
+        (sums[0], [a + b for b in corners(y)]),
+        (sums[1], [a + b for b in corners(y)]),
+        (sums[2], [a + a]),
+    ):
+        assert not misses(number, exact)
+
+
+@given(st.lists(pairs(), min_size=1, max_size=12))
+@settings(max_examples=150, deadline=None)
+def test_sum_over_an_axis_holds_the_exact_sum(entries: list[Pair]) -> None:
+    """The sum of any number of entries holds their exact sum."""
+    exact = [sum(corner) for corner in zip(*map(corners, entries), strict=True)]
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = ball(*entries).reshape(-1, 1).sum(0)
+    assert not misses(total, exact)
+
+
+def _silu_slope(x: Any) -> Any:
+    s = 1 / (1 + CONTEXT.exp(-x))
+    return s * (1 + x * (1 - s))
+
+
+FUNCTIONS: dict[str, Callable[[Any], Any]] = {
+    "exp": CONTEXT.exp,
+    "softplus": lambda x: CONTEXT.log1p(CONTEXT.exp(x)),
+    "sigmoid": lambda x: 1 / (1 + CONTEXT.exp(-x)),
+    "silu": lambda x: x / (1 + CONTEXT.exp(-x)),
+    "silu_slope": _silu_slope,
+    "one_minus": lambda x: 1 - x,
+}
+
+
+def arguments() -> FloatArray:
+    """Arguments over the range of exp: small, ordinary, near its ends, extreme."""
+    rng = np.random.default_rng(3)
+    return np.concatenate(
+        [
+            np.linspace(-760.0, 712.0, 185),
+            rng.uniform(-3, 3, 200),
+            rng.uniform(-40, 40, 100),
+            rng.uniform(-746, -700, 150),
+            rng.choice([-1.0, 1.0], 100) * 10.0 ** rng.uniform(-320, 2, 100),
+            np.log(2.0) * np.arange(-40, 41),
+            [0.0, -0.0, 5e-324, -5e-324, -745.13, -745.14, -745.2, 709.78, -800.0],
+        ]
+    )
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_hold_the_exact_value(name: str) -> None:
+    """Every function of a stored value holds mpmath's value at 300 bits."""
+    x = arguments()
+    with np.errstate(all="ignore"):
+        number = getattr(exact_ball(x), name)()
+    radius = certified_radius(number)
+    largest = 0.0
+    for value, bound, argument in zip(number.value, radius, x, strict=True):
+        if np.isinf(bound):
+            assert argument > 700.0
+            continue
+        error = abs(CONTEXT.mpf(value) - FUNCTIONS[name](CONTEXT.mpf(argument)))
+        assert error <= bound, (name, argument)
+        if bound > 2.0**-1000:
+            largest = max(largest, float(error / bound))
+    # The radii are not so wide that the assertion above could not fail.
+    assert largest > 2.0**-5
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("radius", [1e-300, 1e-16, 1e-3, 0.7, 1.7, 40.0])
+def test_functions_carry_the_radius_of_their_argument(name: str, radius: float) -> None:
+    """The values at both ends of the argument's radius lie within the result's."""
+    x = np.concatenate([arguments()[::3], [-5.6, -1.2785, 1.2785, -745.2]])
+    with np.errstate(all="ignore"):
+        number = getattr(Ball(x, np.full(x.size, radius)), name)()
+    certain = certified_radius(number)
+    for value, bound, argument in zip(number.value, certain, x, strict=True):
+        if np.isinf(bound):
+            continue
+        for end in (CONTEXT.mpf(argument) - radius, CONTEXT.mpf(argument) + radius):
+            error = abs(FUNCTIONS[name](end) - CONTEXT.mpf(value))
+            assert error <= bound, (name, argument)
+
+
+@pytest.mark.parametrize("name", ["exp", "softplus", "sigmoid"])
+def test_functions_are_close(name: str) -> None:
+    """Of a stored value exp, softplus and sigmoid are known to 2**-48 of themselves."""
+    number = getattr(exact_ball(np.linspace(-650.0, 700.0, 1351)), name)()
+    assert (certified_radius(number) <= 2.0**-48 * number.value).all()
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 710.5, 1e300])
+def test_overflow_and_nan_are_not_certified(value: float) -> None:
+    """exp of NaN and beyond the range has an infinite radius."""
+    with np.errstate(all="ignore"):
+        assert np.isinf(certified_radius(exact_ball(np.array([value])).exp())[0])
+
+
+def test_exp_of_minus_infinity_is_zero() -> None:
+    """exp(-inf) is 0 up to a few subnormals, as a closed gate needs it."""
+    number = exact_ball(np.array([-np.inf])).exp()
+    assert number.value[0] == 0.0
+    assert certified_radius(number)[0] <= 2.0**-1070
+
+
+def factors(exact: bool) -> tuple[TileBall, TileBall]:
+    """[G, T, 1, L] and [G, 1, K, L], the second one exact or not."""
+    rng = np.random.default_rng(8)
+    steps = -rng.exponential(size=(2, 9, 1, 37)) * 10.0 ** rng.integers(
+        -3, 3, (2, 9, 1, 37)
+    )
+    keys = rng.uniform(0.5, 16.0, (2, 1, 3, 37))
+    left = TileBall(steps, np.abs(steps) * 2.0**-52)
+    if exact:
+        return left, exact_tile_ball(keys)
+    return left, TileBall(keys, keys * 2.0**-51)
+
+
+@pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize("swapped", [True, False])
+def test_waiting_products_are_products(
+    exact: bool, swapped: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A product that waits has, whole and in parts, the entries of any other."""
+    monkeypatch.setattr(tile_ball, "LARGE", 1)
+    left, right = factors(exact)
+    number = right * left if swapped else left * right
+    assert isinstance(number, OuterProduct)
+    assert number.shape == (2, 9, 3, 37)
+    plain = Ball(*left.components) * Ball(*right.components)
+    for waiting, formed in ((number, plain), (number.exp(), plain.exp())):
+        value, radius = waiting.part(1, 2, 7, 5, 31)
+        place = (slice(1, 2), slice(2, 7), slice(None), slice(5, 31))
+        for got, want in (
+            (value, formed.value[place]),
+            (radius, formed.radius[place]),
+            (waiting.value, formed.value),
+            (waiting.radius, formed.radius),
+        ):
+            # Vector and scalar loops may round exp differently.
+            assert (np.abs(got - want) <= 2.0**-51 * np.abs(want)).all()
+
+
+@pytest.mark.parametrize("radius", [0.9, 1.1, 30.0])
+def test_waiting_products_with_wide_radii(
+    radius: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """exp of a product whose radius is large holds the ends of it."""
+    monkeypatch.setattr(tile_ball, "LARGE", 1)
+    x = np.linspace(-760.0, 3.0, 60).reshape(1, 6, 1, 10)
+    steps = TileBall(x, np.full(x.shape, radius))
+    number = (steps * exact_tile_ball(np.ones((1, 1, 2, 10)))).exp()
+    assert isinstance(number, OuterProduct)
+    bound = certified_radius(number)
+    for g, t, k, lane in np.ndindex(*number.shape):
+        for end in (x[g, t, 0, lane] - radius, x[g, t, 0, lane] + radius):
+            exact = CONTEXT.exp(CONTEXT.mpf(end))
+            error = abs(exact - CONTEXT.mpf(number.value[g, t, k, lane]))
+            assert error <= bound[g, t, k, lane]
+
+
+def test_small_products_do_not_wait() -> None:
+    """Below the threshold, and of other shapes, products are formed at once."""
+    left, right = factors(True)
+    assert not isinstance(left * right, OuterProduct)
+    assert not isinstance(left * left, OuterProduct)
