@@ -42,6 +42,7 @@ lint: $(INSTALLED)
 evidence: $(INSTALLED)
 	$(BIN)/python benchmarks/campaign.py
 	$(BIN)/python benchmarks/strangers.py
+	$(BIN)/scancheck report -o reports/cpu/precision
 	$(BIN)/python benchmarks/all.py
 
 clean:

@@ -1,6 +1,6 @@
 """False alarms and misses in one table: every model, control and planted bug, judged.
 
-    python benchmarks/campaign.py [--profile quick|full] [--seed N] [-o reports/cpu]
+    python benchmarks/campaign.py [--dtypes fp32,bf16] [--profile full] [--seed N]
 
 Every correct kernel must pass in each of its dtypes (RANGE where it is excused), and
 every planted bug must be red with its own cause named. Writes campaign.csv, a line per
@@ -118,6 +118,7 @@ def main() -> int:
     parser.add_argument("--profile", default="quick", choices=("quick", "full"))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--match", default="", help="part of the kernel names")
+    parser.add_argument("--dtypes", default="fp32,bf16,fp16,fp64")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("-o", "--output", type=Path, default=Path("reports/cpu"))
     options = parser.parse_args()
@@ -128,7 +129,7 @@ def main() -> int:
         (kernel.name, dtype)
         for kernel in (*models(), *controls(), *faulty())
         for dtype in kernel.dtypes
-        if options.match in kernel.name
+        if options.match in kernel.name and dtype in options.dtypes.split(",")
     ]
     rows = []
     with ProcessPoolExecutor(options.workers, get_context("spawn")) as pool:

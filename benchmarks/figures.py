@@ -23,7 +23,9 @@ class Figure:
         """Whether the target is reached."""
         if self.target is None:
             return True
-        return (self.value >= self.target) == self.at_least
+        if self.at_least:
+            return self.value >= self.target
+        return self.value <= self.target
 
 
 def seconds(run: Callable[[], object], repeats: int) -> float:
@@ -51,7 +53,9 @@ def table(figures: list[Figure]) -> str:
                 figure.shape,
                 f"{figure.value:.4g} {figure.unit}",
                 target,
-                ("PASS" if figure.passed else "FAIL") if figure.target else "",
+                ("PASS" if figure.passed else "FAIL")
+                if figure.target is not None
+                else "",
             )
         )
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]

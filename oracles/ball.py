@@ -82,7 +82,7 @@ class Ball(ArrayNumber):
         """log(1 + exp(x)) = max(x, 0) + log1p(exp(-|x|)).
 
         Its slope is sigmoid(x), which grows by a factor of exp(r) at most within r and
-        is below 1 and softplus(x): so the radius grows to min(1, softplus) expm1(r).
+        is below 1 and softplus(x): so r grows to min(r, softplus(x) expm1(r)).
         """
         x = self.value
         value = np.log1p(np.exp(-np.abs(x)))
@@ -91,7 +91,8 @@ class Ball(ArrayNumber):
         radius = (2 * FUNCTION_ERROR + 2 * U64) * value
         radius += FLOOR
         if not self.exact:
-            radius += _expm1_above(self.radius) * np.minimum(value + TINY, 1.0)
+            spread = _expm1_above(self.radius) * (value + TINY)
+            radius += np.minimum(self.radius, spread)
         return self.like(value, radius)
 
     def sigmoid(self) -> Self:
@@ -100,7 +101,8 @@ class Ball(ArrayNumber):
         radius = 2 * (FUNCTION_ERROR + 3 * U64) * value
         radius += FLOOR
         if not self.exact:
-            radius += _expm1_above(self.radius) * (value + TINY)
+            spread = _expm1_above(self.radius) * (value + TINY)
+            radius += np.minimum(1.0, spread)
         return self.like(value, radius)
 
     def silu(self) -> Self:

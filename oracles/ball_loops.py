@@ -1,11 +1,16 @@
-"""Compiled loops over balls: outer products and the radius of exp.
+"""Compiled loops over balls: one pass over each array.
 
 One loop writes one array, as compilers vectorise only where few arrays could overlap.
 The formulas are those of `scancheck.oracles.ball`.
 """
 
+import numpy as np
+
+from scancheck.oracles.fp64_exp import exp
 from scancheck.oracles.jit import NO_ALLOCATION, jit
 from scancheck.oracles.units import FLOOR, FUNCTION_ERROR, TINY, U64
+
+BLOCK = 64
 
 
 @jit(**NO_ALLOCATION)
@@ -27,33 +32,83 @@ def _multiply_radius(x, rx, y, ry, rz):
 
 
 @jit(**NO_ALLOCATION)
-def outer_product(x, rx, y, ry, z, rz, g, start, first):
-    """z[0, t, k] = x[g, start + t] y[g, k] and its radius, for lanes from `first` on.
-
-    x, rx [G, T, L] and y, ry [G, K, L], where one group counts for all; z, rz
-    [1, steps, K, lanes].
-    """
-    last = first + z.shape[3]
-    gx = g if x.shape[0] > 1 else 0
-    gy = g if y.shape[0] > 1 else 0
-    for t in range(z.shape[1]):
-        xt, rxt = x[gx, start + t, first:last], rx[gx, start + t, first:last]
-        for k in range(z.shape[2]):
-            yk, ryk = y[gy, k, first:last], ry[gy, k, first:last]
-            _multiply(xt, yk, z[0, t, k])
-            _multiply_radius(xt, rxt, yk, ryk, rz[0, t, k])
+def _radius_of_exact(z, rz):
+    """The radius of z = x y for exact factors."""
+    for i in range(rz.size):
+        rz[i] = U64 * abs(z[i]) + FLOOR
 
 
 @jit(**NO_ALLOCATION)
-def exp_radius(value, radius):
-    """Replaces the radii of x by those of value = exp(x); counts radii beyond 1.
+def _radius_of_scaled(x, ry, z, rz):
+    """The radius of z = x y for an exact x."""
+    for i in range(rz.size):
+        rz[i] = abs(x[i]) * ry[i] + (U64 * abs(z[i]) + FLOOR)
 
-    r + r^2 is above expm1(r) up to r = 1.79; with a count above 0 nothing holds.
-    """
-    beyond = 0
+
+@jit(**NO_ALLOCATION)
+def multiply(x, rx, y, ry, z, rz):
+    """z = x y and its radius; an exact factor has no radii, [0]."""
+    _multiply(x, y, z)
+    if rx.size == ry.size:
+        if rx.size == 0:
+            _radius_of_exact(z, rz)
+        else:
+            _multiply_radius(x, rx, y, ry, rz)
+    elif rx.size == 0:
+        _radius_of_scaled(x, ry, z, rz)
+    else:
+        _radius_of_scaled(y, rx, z, rz)
+
+
+@jit(**NO_ALLOCATION)
+def add(x, rx, y, ry, z, rz):
+    """z = x + y and its radius; an exact term has no radii, [0]."""
+    for i in range(z.size):
+        z[i] = x[i] + y[i]
+    for i in range(z.size):
+        rz[i] = U64 * abs(z[i])
+    for i in range(rx.size):
+        rz[i] += rx[i]
+    for i in range(ry.size):
+        rz[i] += ry[i]
+
+
+@jit(forceinline=True, **NO_ALLOCATION)
+def _expm1_above(r):
+    """Nowhere below expm1(r) for r < 1; infinite beyond."""
+    above = (r + r * r) * (1.0 + 4 * FUNCTION_ERROR)
+    return above if r < 1.0 else np.inf
+
+
+@jit(**NO_ALLOCATION)
+def sigmoid(x, rx, z, rz):
+    """z = 1 / (1 + exp(-x)) and its radius; an exact x has no radii, [0]."""
+    for i in range(z.size):
+        one = x[i]
+        below = exp(-abs(one))
+        z[i] = (1.0 if one >= 0.0 else below) / (1.0 + below)
+    for i in range(z.size):
+        rz[i] = 2 * (FUNCTION_ERROR + 3 * U64) * z[i] + FLOOR
+    for i in range(rx.size):
+        rz[i] += min(1.0, _expm1_above(rx[i]) * (z[i] + TINY))
+
+
+@jit(**NO_ALLOCATION)
+def softplus_radius(value, rx, rz):
+    """The radius of value = softplus(x), whose slope is below 1; [0] for an exact x."""
     for i in range(value.size):
-        r = radius[i]
-        beyond += not r < 1.0
-        above = (r + r * r) * (1.0 + 4 * FUNCTION_ERROR)
-        radius[i] = (above + FUNCTION_ERROR) * (value[i] + TINY) + FLOOR
-    return beyond
+        rz[i] = (2 * FUNCTION_ERROR + 2 * U64) * value[i] + FLOOR
+    for i in range(rx.size):
+        rz[i] += min(rx[i], _expm1_above(rx[i]) * (value[i] + TINY))
+
+
+@jit(**NO_ALLOCATION)
+def turn(x, z):
+    """z[i, k, j] = x[i, j, k], in blocks that stay in a core's first cache."""
+    groups, rows, columns = x.shape
+    for i in range(groups):
+        for first in range(0, rows, BLOCK):
+            for k in range(columns):
+                row = z[i, k, first : min(rows, first + BLOCK)]
+                for j in range(row.size):
+                    row[j] = x[i, first + j, k]

@@ -9,25 +9,26 @@ A `System` says how one kind of number runs a tile; `GenericSystem` does it step
 over the number protocol and is the definition that the fast systems are tested against.
 """
 
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from scancheck.ops.normal_form import Cotangents, Lowered, Op, spec_of
 from scancheck.oracles.numbers import Joined, compact, stack
-from scancheck.oracles.threads import Beside, ahead
+from scancheck.oracles.threads import meanwhile
 
 FloatArray = NDArray[np.float64]
 
-# State entries of a tile, over all its steps, and entries [G, T, L] of a tile: so that
-# half a dozen arrays of these stay in a core's cache.
-TILE_ENTRIES = 2**18
-ROW_ENTRIES = 2**16
+# State entries of a tile, over all its steps: enough work to share between cores. The
+# adjoint keeps a score of arrays of that size, and takes tiles of a quarter.
+TILE_ENTRIES = 2**19
+ADJOINT_SHARE = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +38,16 @@ class Solution:
     outputs: dict[str, Any]  # output name -> number in the op's layout
     gradients: dict[str, Any] = field(default_factory=dict)  # input name -> number
     companions: dict[str, Any] = field(default_factory=dict)  # M, W, second moment
+
+
+class Tile(NamedTuple):
+    """A tile of time in normal form."""
+
+    start: int  # index of its first step
+    inputs: dict[str, Any]  # its part of the op's inputs, and the switches
+    lowered: Lowered
+    carry: Any  # what the lowering of the tile before handed on
+    carry_after: Any
 
 
 class System(Protocol):
@@ -180,7 +191,7 @@ def solve(
     """
     # Overflow makes infinities and NaN that the radii and bounds account for.
     with np.errstate(over="ignore", invalid="ignore"):
-        run = _Run(system, op, tensors, switches)
+        run = _Run(system, op, tensors, switches, cotangents is not None)
         return run.forward() if cotangents is None else run.both(cotangents)
 
 
@@ -193,6 +204,7 @@ class _Run:
         op: Op,
         tensors: Mapping[str, FloatArray],
         switches: Mapping[str, bool],
+        adjoint: bool,
     ) -> None:
         self.system, self.op, self.switches = system, op, dict(switches)
         self.time_axis = {}
@@ -207,8 +219,8 @@ class _Run:
         groups, keys, lanes = op.group_shape(self.sizes)
         self.state_shape = (groups, keys, lanes)
         self.step = max(1, groups * keys * lanes)
-        tile = min(TILE_ENTRIES // self.step, ROW_ENTRIES // max(1, groups * lanes))
-        self.tile = max(1, min(self.total, tile))
+        entries = TILE_ENTRIES // ADJOINT_SHARE if adjoint else TILE_ENTRIES
+        self.tile = max(1, min(self.total, entries // self.step))
 
     def tiles(self) -> list[tuple[int, int]]:
         """Half-open ranges of steps."""
@@ -224,23 +236,11 @@ class _Run:
             tile[name] = value if axis is None else value[index].mapped(compact)
         return tile
 
-    def lowered_tiles(self) -> Iterator[tuple[int, dict[str, Any], Lowered, Any]]:
-        """Start, inputs, lowering and incoming carry of each tile, in order.
-
-        The next tile is lowered while the present one is scanned; a lowering waits for
-        the carry of the one before, since one worker takes them in turn.
-        """
-        carry: Any = None
-
-        def lower(span: tuple[int, int]) -> tuple[int, dict[str, Any], Lowered, Any]:
-            nonlocal carry
-            before = carry
-            with np.errstate(over="ignore", invalid="ignore"):
-                tile = self.slice(self.inputs, *span)
-                lowered, carry = self.op.lower(tile, carry)
-            return span[0], tile, lowered, before
-
-        yield from ahead(lower, self.tiles(), self.tile * self.step)
+    def lower(self, into: deque[Tile], span: tuple[int, int], carry: Any) -> None:
+        """Appends the lowered tile of these steps."""
+        inputs = self.slice(self.inputs, *span)
+        lowered, after = self.op.lower(inputs, carry)
+        into.append(Tile(span[0], inputs, lowered, carry, after))
 
     def initial_state(self) -> Any:
         """S_0 as a number, zero where the case has none."""
@@ -259,25 +259,36 @@ class _Run:
         outputs = self.outputs(edges)
         return Solution(outputs=outputs, gradients=self.backward(edges, cotangents))
 
-    def finish(
-        self, joined: Joined[Any], start: int, tile: dict[str, Any], o: Any
-    ) -> None:
+    def finish(self, joined: Joined[Any], tile: Tile, o: Any) -> None:
         """Writes a tile of the sequence output to its place."""
-        with np.errstate(over="ignore", invalid="ignore"):
-            joined.put(start, self.op.epilogue(tile, o))
+        joined.put(tile.start, self.op.epilogue(tile.inputs, o))
 
     def outputs(self, edges: list[Any] | None) -> dict[str, Any]:
-        """The op's outputs; `edges` receives the state and carry before each tile."""
+        """The op's outputs; `edges` receives the state and carry before each tile.
+
+        While a tile is scanned, the one before is finished and the next one lowered.
+        """
         sequence, final = self.op.outputs
         joined = Joined[Any](sequence.axes.index(self.op.time_axis), self.total)
         state = self.system.begin(self.initial_state())
-        beside = Beside(self.tile * self.step)
-        for start, tile, lowered, carry in self.lowered_tiles():
+        spans, ready = self.tiles(), deque[Tile]()
+        jobs: list[Callable[[], None]] = []
+        for index, span in enumerate(spans):
+            if index == 0:
+                self.lower(ready, span, None)
+            tile = ready.popleft()
+            if span is not spans[-1]:
+                carry = tile.carry_after
+                jobs.append(partial(self.lower, ready, spans[index + 1], carry))
             if edges is not None:
-                edges.append((state, carry))
-            o, state, _ = self.system.forward(lowered, state, start, self.total, False)
-            beside.call(partial(self.finish, joined, start, tile, o))
-        beside.wait()
+                edges.append((state, tile.carry))
+            with meanwhile(jobs):
+                o, state, _ = self.system.forward(
+                    tile.lowered, state, tile.start, self.total, False
+                )
+            jobs = [partial(self.finish, joined, tile, o)]
+        for job in jobs:
+            job()
         if joined.number is None:
             shape = tuple(self.sizes[a] for a in sequence.axes)
             joined.put(0, self.system.constant(np.zeros(shape)))

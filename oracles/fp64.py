@@ -19,7 +19,7 @@ from scancheck.ops.normal_form import Cotangents, Lowered, Op
 from scancheck.oracles.ball import Ball
 from scancheck.oracles.engine import Solution, check_diagonal, solve
 from scancheck.oracles.fp64_tile import TileScan, cotangents_of_states
-from scancheck.oracles.tile_ball import TileBall, exact_tile_ball
+from scancheck.oracles.tile_ball import PlacedBall, TileBall, exact_tile_ball
 
 FloatArray = NDArray[np.float64]
 
@@ -36,6 +36,7 @@ class Fp64System:
     def __init__(self, *, companions: bool = False) -> None:
         self.companions = companions
         self.collected = NOWHERE
+        self.whole = NOWHERE
 
     def constant(self, values: FloatArray) -> Ball:
         """Stored values as balls of radius zero."""
@@ -56,10 +57,20 @@ class Fp64System:
         companions = NOWHERE
         if self.companions and not keep:
             companions = self._room(lowered, total, start)
-        scan = TileScan(lowered, moved, companions, start, keep=keep)
+        groups, steps, lanes = lowered.v.shape
+        place = 0
+        if lowered.r is None and not keep and start + steps <= total:
+            # The readout is the state: it is written where it will stay.
+            if start == 0:
+                self.whole = np.empty((2, groups, total, lanes))
+            o, place = self.whole, start
+        else:
+            o = np.empty((2, groups, steps, lanes))
+        scan = TileScan(lowered, moved, o, place, companions, start, keep=keep)
         scan.run()
         after = moved[0], moved[1], moved[2:]
-        return TileBall(*scan.o), after, Ball(*scan.states) if keep else None
+        out = PlacedBall(o, place, steps) if o is self.whole else TileBall(*o)
+        return out, after, Ball(*scan.states) if keep else None
 
     def _room(self, lowered: Lowered, total: int, start: int) -> FloatArray:
         """Where the readouts of the companions go, [3, G, all steps, L]."""

@@ -17,7 +17,7 @@ from scancheck.oracles.fp64_scan import (
 )
 from scancheck.oracles.numbers import plain
 from scancheck.oracles.threads import share
-from scancheck.oracles.tile_ball import PART_LANES, OuterProduct, part_steps
+from scancheck.oracles.tile_ball import OuterProduct
 
 FloatArray = NDArray[np.float64]
 Pair = tuple[FloatArray, FloatArray]  # values and radii
@@ -26,16 +26,18 @@ Pair = tuple[FloatArray, FloatArray]  # values and radii
 class TileScan:
     """Runs S_t = w_t S_{t-1} + k_t v_t^T over a tile and reads it out with r_t.
 
-    state [PARTS, G, K, L] is replaced: S, its radius, M, W and V. o [2, G, T, L]
-    receives the readout and its radius, states [2, T + 1, G, K, L] all S and radii when
-    `keep`, and companions [3, G, all steps, L], unless it is empty, the readouts of M,
-    W and V from step `start` on.
+    state [PARTS, G, K, L] is replaced: S, its radius, M, W and V. o [2, G, ., L]
+    receives the readout and its radius from step `place` on, states [2, T + 1, G, K, L]
+    all S and radii when `keep`, and companions [3, G, all steps, L], unless it is
+    empty, the readouts of M, W and V from step `start` on.
     """
 
     def __init__(
         self,
         lowered: Lowered,
         state: FloatArray,
+        o: FloatArray,
+        place: int,
         companions: FloatArray,
         start: int,
         *,
@@ -45,57 +47,31 @@ class TileScan:
         self.groups, self.keys, self.lanes = shape
         self.steps = lowered.v.shape[1]
         self.width = task_lanes(self.groups, self.keys, self.lanes)
-        self.decay = lowered.w
-        if isinstance(self.decay, OuterProduct):
-            self.width = min(self.width, PART_LANES)
+        w, waits = lowered.w, isinstance(lowered.w, OuterProduct) and lowered.w.raised
         self.inputs = (
+            *_arrays(w.times if waits else w),
+            *_arrays(w.rates if waits else None),
             *_arrays(lowered.v[:, :, None, :]),
             *_arrays(lowered.k),
             *_arrays(lowered.r),
+            waits,
             lowered.k is not None,
             lowered.r is not None,
         )
         self.state = state
-        self.o = np.empty((2, self.groups, self.steps, self.lanes))
         self.states = np.empty((2, self.steps + 1 if keep else 0, *shape))
         if keep:
             self.states[:, 0] = state[:2]
-        self.outputs = state, self.o, self.states, companions, start
+        self.outputs = state, o, place, self.states, companions, start
 
     def run(self) -> None:
         """Fills o and states, and moves the state on."""
         tasks = self.groups * -(-self.lanes // self.width)
-        work = self.steps * self.state.size // PARTS
-        if isinstance(self.decay, OuterProduct):
-            share(tasks, work, self._by_parts)
-            return
-        whole, origin = (0, self.steps), (0, 0, 0)
-        decays = _arrays(self.decay)
-        share(tasks, work, lambda *tasks: self._scan(tasks, whole, origin, decays))
+        share(tasks, self.steps * self.state.size // PARTS, self._tasks)
 
-    def _scan(
-        self,
-        tasks: tuple[int, int],
-        span: tuple[int, int],
-        origin: tuple[int, int, int],
-        decays: Pair,
-    ) -> None:
-        """Some tasks over a span of steps, with decays that begin at `origin`."""
+    def _tasks(self, begin: int, stop: int) -> None:
         rows = buffers(self.width, self.keys)
-        places = *tasks, self.width, span, origin
-        scan_tile(*places, *decays, *self.inputs, *self.outputs, *rows)
-
-    def _by_parts(self, begin: int, stop: int) -> None:
-        """Some tasks, forming the decays of each for a few steps at a time."""
-        blocks = -(-self.lanes // self.width)
-        stride = part_steps(self.keys, self.width)
-        for task in range(begin, stop):
-            g, first = task // blocks, task % blocks * self.width
-            last = min(self.lanes, first + self.width)
-            for t in range(0, self.steps, stride):
-                span = t, min(self.steps, t + stride)
-                part = self.decay.part(g, *span, first, last)
-                self._scan((task, task + 1), span, (g, t, first), part)
+        scan_tile(begin, stop, self.width, *self.inputs, *self.outputs, *rows)
 
 
 def cotangents_of_states(lowered: Lowered, obar: Ball, carry: Ball) -> FloatArray:
@@ -110,8 +86,9 @@ def cotangents_of_states(lowered: Lowered, obar: Ball, carry: Ball) -> FloatArra
     g[0, steps], g[1, steps] = carry.components
 
     def run(begin: int, stop: int) -> None:
-        rows = buffers(width, keys)
-        cotangent_tile(begin, stop, width, *decays, *readouts, given, *bars, g, *rows)
+        rows, carried, _ = buffers(width, keys)
+        inputs = *decays, *readouts, given, *bars
+        cotangent_tile(begin, stop, width, *inputs, g, rows, carried)
 
     share(groups * -(-lanes // width), steps * carry.value.size, run)
     return g

@@ -77,12 +77,16 @@ class Joined(Generic[N]):
         self.number: N | None = None
 
     def put(self, start: int, tile: N) -> None:
-        """Writes a tile to its place."""
+        """Writes a tile to its place, unless it is part of the whole already."""
+        shape = list(tile.shape)
+        shape[self.axis] = self.size
+        whole = getattr(tile, "whole", None)
+        if whole is not None and whole.shape == tuple(shape):
+            self.number = whole
+            return
         if self.number is None:
-            shape = list(tile.shape)
-            shape[self.axis] = self.size
-            whole = (np.empty(shape, dtype=part.dtype) for part in tile.components)
-            self.number = tile.like(*whole)
+            empty = (np.empty(shape, dtype=part.dtype) for part in tile.components)
+            self.number = tile.like(*empty)
         stop = start + tile.shape[self.axis]
         index = (*(slice(None),) * self.axis, slice(start, stop))
         parts = zip(self.number.components, tile.components, strict=True)

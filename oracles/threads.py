@@ -1,20 +1,20 @@
 """Work shared between the cores: compiled loops and NumPy both release the GIL."""
 
 import os
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import lru_cache
 from itertools import pairwise
-from threading import Lock
-from typing import TypeVar
-
-T = TypeVar("T")
-R = TypeVar("R")
+from threading import Lock, local
 
 # Below this many elementary steps, handing work to a thread costs more than it saves.
 SMALL_WORK = 2**14
 # Ranges that tasks are cut into, for each core.
 RANGES = 4
+
+_local = local()
 
 
 @lru_cache(maxsize=1)
@@ -52,44 +52,27 @@ def share(tasks: int, work: int, run: Callable[[int, int], None]) -> None:
 
     pool = _pool(os.getpid())
     others = [pool.submit(work_off) for _ in range(min(cores(), parts) - 1)]
+    _run_jobs()
     work_off()
     for other in others:
         other.result()
 
 
-def ahead(function: Callable[[T], R], items: Iterable[T], work: int) -> Iterator[R]:
-    """function(item) for each item in order, computed one item ahead of its use."""
-    if work < SMALL_WORK or cores() < 2:
-        yield from map(function, items)
-        return
-    pool = _pool(os.getpid())
-    waiting: Future[R] | None = None
-    for item in items:
-        # One call at a time, in order: a call may build on the one before.
-        ready = [waiting.result()] if waiting is not None else []
-        waiting = pool.submit(function, item)
-        yield from ready
-    if waiting is not None:
-        yield waiting.result()
+@contextmanager
+def meanwhile(jobs: Iterable[Callable[[], None]]) -> Iterator[None]:
+    """A block that runs jobs, in order, while a `share` in it keeps other cores busy.
+
+    What is left of them is run at the end of the block. So this thread does what holds
+    the interpreter, and other threads do compiled work: two threads that both hold it
+    now and then would wait for each other most of the time.
+    """
+    _local.jobs = deque(jobs)
+    yield
+    _run_jobs()
 
 
-class Beside:
-    """Runs calls beside the caller, one at a time and in order."""
-
-    def __init__(self, work: int) -> None:
-        self.idle = work < SMALL_WORK or cores() < 2
-        self.waiting: Future[None] | None = None
-
-    def call(self, function: Callable[[], None]) -> None:
-        """Waits for the call before, then starts this one."""
-        self.wait()
-        if self.idle:
-            function()
-        else:
-            self.waiting = _pool(os.getpid()).submit(function)
-
-    def wait(self) -> None:
-        """Returns when nothing is running; an error of the call is raised here."""
-        if self.waiting is not None:
-            self.waiting.result()
-            self.waiting = None
+def _run_jobs() -> None:
+    """Runs this thread's jobs that nobody has run yet."""
+    jobs = getattr(_local, "jobs", None)
+    while jobs:
+        jobs.popleft()()

@@ -1,32 +1,29 @@
-"""Balls of a tile whose outer products wait until a task asks for its part of them.
+"""Balls of a tile whose decays exp(time times rate) wait until they are used.
 
-An op's decay such as exp(d_t A) has as many entries as all states of a tile, from two
-factors that are far smaller. Formed at once it would pass through memory several times;
-formed for the lanes of one task it stays in a core's cache.
+They have as many entries as all states of a tile, from two factors that are far
+smaller: formed at once they would pass through memory several times. The compiled scan
+forms them row by row; anything else that uses them gets them formed as always.
 """
 
+from collections.abc import Callable
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from scancheck.oracles.ball import Ball
-from scancheck.oracles.ball_loops import exp_radius, outer_product
+from scancheck.oracles.ball_loops import add, multiply, sigmoid, softplus_radius, turn
 from scancheck.oracles.numbers import compact, plain
 
 FloatArray = NDArray[np.float64]
 Pair = tuple[FloatArray, FloatArray]  # values and radii
-Factors = tuple[FloatArray, FloatArray, FloatArray, FloatArray]  # of two balls
 
-# Entries from which on a product waits, and about as many of it as are formed at once.
+# Entries from which on a product waits.
 LARGE = 2**14
-PART_ENTRIES = 2**15
-# Lanes of a task that forms its part of a product.
-PART_LANES = 128
 
 
 class TileBall(Ball):
-    """A ball whose large outer products wait."""
+    """A ball whose large outer products wait, with fast passes over memory."""
 
     __slots__ = ()
 
@@ -35,19 +32,69 @@ class TileBall(Ball):
         left, right = self.shape, other.shape
         if len(left) == len(right) == 4 and left[3] == right[3]:
             if left[2] == right[1] == 1 and _is_large(left, right):
-                return _outer(self, other)
+                return OuterProduct(self, other, False)
             if left[1] == right[2] == 1 and _is_large(right, left):
-                return _outer(other, self)
+                return OuterProduct(other, self, False)
+        if left == right and self.is_large:
+            return self._new(multiply, *_flat(self), *_flat(other))
         return super().__mul__(other)
+
+    def __add__(self, other: Self) -> Self:
+        """x + y."""
+        if self.shape == other.shape and self.is_large:
+            return self._new(add, *_flat(self), *_flat(other))
+        return super().__add__(other)
+
+    @property
+    def is_large(self) -> bool:
+        """Whether compiled loops are worth their call."""
+        return self.value.size >= LARGE // 4
+
+    def softplus(self) -> Self:
+        """log(1 + exp(x))."""
+        if not self.is_large:
+            return super().softplus()
+        x = plain(self.value)
+        value = np.log1p(np.exp(-np.abs(x)))
+        value += np.maximum(x, 0.0)
+        radius = np.empty_like(value)
+        softplus_radius(value.reshape(-1), _flat(self)[1], radius.reshape(-1))
+        return self.like(value, radius)
+
+    def sigmoid(self) -> Self:
+        """1 / (1 + exp(-x))."""
+        if not self.is_large:
+            return super().sigmoid()
+        return self._new(sigmoid, *_flat(self))
+
+    def _new(self, loop: Callable[..., None], *operands: FloatArray) -> Self:
+        """A ball of this shape, filled by a compiled loop over rows."""
+        value, radius = np.empty(self.shape), np.empty(self.shape)
+        loop(*operands, value.reshape(-1), radius.reshape(-1))
+        return self.like(value, radius)
 
     def transpose(self, *axes: int) -> Self:
         """The axes permuted in memory too, for fast passes over other axes."""
-        return self.mapped(lambda part: compact(part.transpose(*axes)))
+        return self.mapped(lambda part: _transposed(part, axes))
 
 
-def part_steps(keys: int, lanes: int) -> int:
-    """How many steps of a product to form at once."""
-    return max(1, PART_ENTRIES // max(1, keys * lanes))
+def _transposed(part: FloatArray, axes: tuple[int, ...]) -> FloatArray:
+    """A permuted array in C order; one repeated entry stays one."""
+    *front, last, other = axes
+    ordinary = front == list(range(len(front))) and last > other
+    if not ordinary or part.size < LARGE // 4 or not any(part.strides):
+        return compact(part.transpose(*axes))
+    whole = plain(part)
+    rows = whole.reshape(-1, *whole.shape[-2:])
+    out = np.empty((len(rows), rows.shape[2], rows.shape[1]))
+    turn(rows, out)
+    return out.reshape(*whole.shape[:-2], *out.shape[1:])
+
+
+def _flat(ball: Ball) -> Pair:
+    """Values and radii in one row; no radii for an exact ball."""
+    value = plain(ball.value).reshape(-1)
+    return value, np.empty(0) if ball.exact else plain(ball.radius).reshape(-1)
 
 
 def _is_large(steps: tuple[int, ...], keys: tuple[int, ...]) -> bool:
@@ -57,58 +104,51 @@ def _is_large(steps: tuple[int, ...], keys: tuple[int, ...]) -> bool:
 
 
 class OuterProduct(TileBall):
-    """Steps times keys, [G, T, 1, L] and [G, 1, K, L], or exp of that."""
+    """Times by rates, [G, T, 1, L] and [G, 1, K, L], or exp of that."""
 
-    __slots__ = ("_formed", "factors", "raised")
+    __slots__ = ("_formed", "raised", "rates", "times")
 
-    def __init__(self, factors: Factors, raised: bool) -> None:
-        self.factors, self.raised = factors, raised
+    def __init__(self, times: Ball, rates: Ball, raised: bool) -> None:
+        self.times, self.rates, self.raised = times, rates, raised
         self._formed: Pair | None = None
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """[G, T, K, L]."""
-        steps, _, keys, _ = self.factors
-        return max(len(steps), len(keys)), steps.shape[1], *keys.shape[1:]
 
     def like(self, *components: FloatArray) -> Any:
         """An ordinary ball."""
         return TileBall(*components)
 
     @property
+    def shape(self) -> tuple[int, ...]:
+        """[G, T, K, L]."""
+        return np.broadcast_shapes(self.times.shape, self.rates.shape)
+
+    @property
     def components(self) -> Pair:  # type: ignore[override]
         """All values and radii, formed once."""
         if self._formed is None:
-            groups, steps, _, lanes = self.shape
-            parts = [self.part(g, 0, steps, 0, lanes) for g in range(groups)]
-            value, radius = zip(*parts, strict=True)
-            self._formed = np.concatenate(value), np.concatenate(radius)
+            product = Ball(*self.times.components) * Ball(*self.rates.components)
+            formed = product.exp() if self.raised else product
+            self._formed = formed.value, formed.radius
         return self._formed
 
     def exp(self) -> Any:
         """exp(x), which waits too."""
-        return super().exp() if self.raised else OuterProduct(self.factors, True)
-
-    def part(self, g: int, start: int, stop: int, first: int, last: int) -> Pair:
-        """Values and radii of one group, some steps and some lanes, [1, T, K, L]."""
-        value = np.empty((1, stop - start, self.shape[2], last - first))
-        radius = np.empty_like(value)
-        outer_product(*self.factors, value, radius, g, start, first)
-        if not self.raised:
-            return value, radius
-        with np.errstate(over="ignore", invalid="ignore"):
-            np.exp(value, out=value)
-            if exp_radius(value.reshape(-1), radius.reshape(-1)) > 0:
-                outer_product(*self.factors, value, radius, g, start, first)
-                value, radius = Ball(value, radius).exp().components
-        return value, radius
+        if self.raised:
+            return super().exp()
+        return OuterProduct(self.times, self.rates, True)
 
 
-def _outer(steps: Ball, keys: Ball) -> OuterProduct:
-    """The product of [G, T, 1, L] and [G, 1, K, L], not formed yet."""
-    x, rx = (plain(part) for part in steps[:, :, 0].components)
-    y, ry = (plain(part) for part in keys[:, 0].components)
-    return OuterProduct((x, rx, y, ry), False)
+class PlacedBall(TileBall):
+    """Some steps of values and radii [2, G, all steps, L] that are kept whole."""
+
+    __slots__ = ("whole",)
+
+    def __init__(self, both: FloatArray, start: int, steps: int) -> None:
+        super().__init__(*both[:, :, start : start + steps])
+        self.whole = TileBall(*both)
+
+    def like(self, *components: FloatArray) -> Any:
+        """A ball with no place."""
+        return TileBall(*components)
 
 
 def exact_tile_ball(values: FloatArray) -> TileBall:

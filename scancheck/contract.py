@@ -151,8 +151,16 @@ def _check_contradictions(contract: Contract) -> None:
     """Raises CaseInvalid that names both sides of a contradiction."""
     kind = contract.structure.kind
     clashes = (
-        (contract.comp == "full" and kind == "unknown", "comp=full", "structure"),
-        (contract.comp != "none" and contract.log != "none", "comp", "log"),
+        (
+            contract.comp == "full" and kind == "unknown",
+            "comp=full (which needs a declared order)",
+            "structure=unknown",
+        ),
+        (
+            contract.comp != "none" and contract.log != "none",
+            f"comp={contract.comp}",
+            f"log={contract.log}",
+        ),
         (contract.range == "log" and contract.log == "none", "range=log", "log=none"),
         (
             contract.range == "sequential" and kind in ("tree", "chunk"),
@@ -169,9 +177,6 @@ def _check_contradictions(contract: Contract) -> None:
         if holds:
             raise CaseInvalid(
                 f"contract contradicts itself: {left} against {right}; "
-                "change one of the two (comp=full needs a declared structure)"
-                if left == "comp=full"
-                else f"contract contradicts itself: {left} against {right}; "
                 "change one of the two"
             )
 
@@ -183,8 +188,7 @@ def resolve(contract: Contract, dtype: str) -> Contract:
     if dtype == "fp64" and contract.compute == Contract().compute:
         compute = "fp64"
     state = {"compute": compute, "storage": dtype}.get(contract.state, contract.state)
-    every = contract.state_every
-    return replace(contract, compute=compute, state=state, state_every=every)
+    return replace(contract, compute=compute, state=state)
 
 
 def parse_contract(text: str) -> Contract:

@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 
 Mask = NDArray[np.bool_]
 
+# Positions that chunks have to have in common; fewer may coincide by chance.
+TELLING = 3
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cause:
@@ -178,10 +181,13 @@ def heals_inside_chunks(wrong: Mask, time_axis: int, chunk: int) -> bool:
     """Whether errors recur at the same places of later chunks and vanish between.
 
     An in-chunk fault leaves some positions right in every chunk, after wrong ones; a
-    wrong carry spoils its chunk from the first position.
+    wrong carry spoils its chunk from the first position, and errors at random places
+    seldom meet the same position twice.
     """
     tokens = tokens_of(wrong, time_axis)
     full = tokens[: len(tokens) // chunk * chunk].reshape(-1, chunk)
-    if np.count_nonzero(full.any(axis=1)) < 2:
+    spoilt = full[full.any(axis=1)]
+    if len(spoilt) < 2 or spoilt[:, 0].any():
         return False
-    return not full[:, 0].any()
+    always, ever = spoilt.all(axis=0).sum(), spoilt.any(axis=0).sum()
+    return bool(always >= TELLING and 2 * always >= ever)

@@ -145,7 +145,7 @@ MISTAKES = [
     ),
     pytest.param(
         ("k.py:scan", *LINEAR, "--contract", "comp=kahan,log=diff"),
-        "contract contradicts itself: comp against log",
+        "contract contradicts itself: comp=kahan against log=diff",
         id="contract-contradiction",
     ),
     pytest.param(

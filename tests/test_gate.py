@@ -47,6 +47,24 @@ def causes(result: Result) -> set[str]:
     return {finding.cause for finding in result.record.findings}
 
 
+def at_most(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
+    """Keeps the cases of at most so many tokens."""
+    from scancheck.gate import loop
+
+    every = loop.case_list
+    monkeypatch.setattr(
+        loop,
+        "case_list",
+        lambda *a, **k: [c for c in every(*a, **k) if dict(c.sizes)["T"] <= steps],
+    )
+
+
+@pytest.fixture
+def short_cases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeps short cases, where what a test is about needs no long one."""
+    at_most(monkeypatch, 65)
+
+
 @pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16", "fp64"])
 def test_a_right_kernel_passes(dtype: str) -> None:
     """Verdict PASS and exit code 0, gradients included, with every part seen."""
@@ -63,6 +81,7 @@ def test_a_right_kernel_passes(dtype: str) -> None:
     assert "PASS" in result.explain()
 
 
+@pytest.mark.usefixtures("short_cases")
 def test_several_dtypes_are_one_run() -> None:
     """Each dtype adds its cases; one verdict is given for all."""
     one = judged(right, dtypes=["fp32"]).record
@@ -169,6 +188,7 @@ def test_empty_sizes_are_listed_where_the_kernel_raises() -> None:
     assert all("the kernel raises" in note for note in empty)
 
 
+@pytest.mark.usefixtures("short_cases")
 def test_empty_sizes_are_red_where_they_are_required() -> None:
     """`require=["empty"]` makes the same kernel an error."""
     result = judged(stops_without_tokens, require=["empty"])
@@ -176,6 +196,7 @@ def test_empty_sizes_are_red_where_they_are_required() -> None:
     assert "nothing to scan" in result.record.findings[0].reason
 
 
+@pytest.mark.usefixtures("short_cases")
 def test_empty_sizes_are_red_where_they_are_promised() -> None:
     """A kernel that promises them is held to it."""
     kernel = Kernel(
@@ -184,6 +205,7 @@ def test_empty_sizes_are_red_where_they_are_promised() -> None:
     assert verify(kernel).verdict == "ERROR"
 
 
+@pytest.mark.usefixtures("short_cases")
 def test_empty_sizes_are_judged_where_the_kernel_does_not_raise() -> None:
     """A wrong shape for T = 0 is an error, as for any other size."""
 
@@ -223,6 +245,7 @@ class BackwardRaises(torch.autograd.Function):
         raise NotImplementedError("no backward yet")
 
 
+@pytest.mark.usefixtures("short_cases")
 def test_a_backward_that_raises_fails() -> None:
     """The message of the exception is the reason."""
     result = judged(
@@ -281,6 +304,7 @@ def stops(*_: Tensor) -> Outputs:
     raise SystemExit(3)
 
 
+@pytest.mark.usefixtures("short_cases")
 @pytest.mark.parametrize(
     ("call", "verdict", "words"),
     [
@@ -401,6 +425,7 @@ def test_an_interruption_keeps_the_record(tmp_path: Path, calls: int) -> None:
     assert result.explain()
 
 
+@pytest.mark.usefixtures("short_cases")
 def test_an_interruption_of_the_diagnosis_keeps_the_record(tmp_path: Path) -> None:
     """Ctrl-C while a failure is looked into loses no more than the findings."""
 
@@ -415,6 +440,7 @@ def test_an_interruption_of_the_diagnosis_keeps_the_record(tmp_path: Path) -> No
     assert json.loads(path.read_text())["counts"]["FAIL"] > 5
 
 
+@pytest.mark.usefixtures("short_cases")
 @pytest.mark.parametrize("factor", [1.0, 0.5])
 def test_json_holds_the_record(tmp_path: Path, factor: float) -> None:
     """Passed or failed, the file is the record and its numbers are finite or null."""
@@ -448,6 +474,7 @@ def test_a_finding_is_replayed_alone() -> None:
     assert again.values == first.values
 
 
+@pytest.mark.usefixtures("short_cases")
 def test_a_passing_case_that_is_replayed_is_not_called_blind() -> None:
     """One case cannot show every part, and is not asked to."""
     ids: list[str] = []
@@ -456,24 +483,13 @@ def test_a_passing_case_that_is_replayed_is_not_called_blind() -> None:
     assert (alone.verdict, alone.exit_code) == ("PASS", 0)
 
 
+@pytest.mark.usefixtures("short_cases")
 def test_progress_counts_every_case() -> None:
     """`on_case` hears of each case once, and of their number."""
     heard: list[tuple[int, int]] = []
     judged(right, on_case=lambda done, total, report: heard.append((done, total)))
     total = heard[0][1]
     assert heard == [(done, total) for done in range(1, total + 1)]
-
-
-def at_most(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
-    """Keeps the cases of at most so many tokens."""
-    from scancheck.gate import loop
-
-    every = loop.case_list
-    monkeypatch.setattr(
-        loop,
-        "case_list",
-        lambda *a, **k: [c for c in every(*a, **k) if dict(c.sizes)["T"] <= steps],
-    )
 
 
 def test_a_run_that_could_not_see_the_carry_is_blind(
@@ -562,6 +578,7 @@ def test_a_short_computation_is_told_what_it_would_pass_as() -> None:
     assert judged(scan, contract="compute=bf16").verdict == "PASS"
 
 
+@pytest.mark.usefixtures("short_cases")
 def test_seed_and_kernel_name_are_kept() -> None:
     """The record says what was asked, so that it can be asked again."""
     record = judged(right, seed=9, gradients=True, require=["h"]).record

@@ -84,7 +84,9 @@ def test_a_case_has_its_worst_verdict() -> None:
         assert worst is (SEVERITY[min(ranks)] if ranks else Verdict.PASS)
 
 
-@pytest.mark.parametrize("required", [set(), {"range"}, {"empty", "h"}], ids=str)
+@pytest.mark.parametrize(
+    "required", [set(), {"range"}, {"empty", "h"}], ids=["nothing", "range", "others"]
+)
 @pytest.mark.parametrize("blind", [False, True])
 def test_exit_code(blind: bool, required: set[str]) -> None:
     """Red is 1 before all; then 3 where something is unseen, unknown or not judged."""

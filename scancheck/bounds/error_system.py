@@ -1,6 +1,7 @@
 """Error bounds as a System of the engine: the same op code, run over error numbers."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,8 @@ from scancheck.bounds.scan_tables import coefficients, path_table
 from scancheck.ops.normal_form import Cotangents, Lowered
 from scancheck.oracles.engine import check_diagonal
 from scancheck.oracles.fp64 import contract
+from scancheck.oracles.numbers import plain
+from scancheck.oracles.threads import share
 
 FloatArray = NDArray[np.float64]
 
@@ -62,7 +65,8 @@ class ErrorSystem:
         s = state.copy()
         o = np.zeros((4, groups, steps, lanes))
         states = np.empty((STATE_ROWS, steps + 1 if keep else 0, groups, keys, lanes))
-        run_forward(
+        loop = partial(
+            run_forward,
             w,
             x,
             r,
@@ -75,6 +79,7 @@ class ErrorSystem:
             self.rules.state_every,
             self.path(total),
         )
+        share(groups * lanes, x.size, loop)
         out = ErrorNumber(self.rules, *o)
         if lowered.r is not None:
             out = out.summed(keys - 1)
@@ -125,7 +130,8 @@ class ErrorSystem:
         y = self._packed(bar if lowered.r is None else lowered.r * bar, groups, keys)
         s, above = carry[0].copy(), carry[1].copy()
         g = np.empty((STATE_ROWS, obar.shape[1], groups, keys, lanes))
-        run_adjoint(
+        loop = partial(
+            run_adjoint,
             w,
             y,
             s,
@@ -137,6 +143,7 @@ class ErrorSystem:
             self.rules.state_every,
             self.path(total),
         )
+        share(groups * lanes, y.size, loop)
         inside = ErrorNumber(self.rules, *g[:4]).transpose(1, 0, 2, 3)
         before = ErrorNumber(self.rules, *states[:4]).transpose(1, 0, 2, 3)
         if self.rules.trees:
@@ -197,4 +204,4 @@ class ErrorSystem:
         if x is None:
             return np.zeros((4, 1, 1, 1, 1))
         shape = (groups, x.shape[1], keys, x.shape[3])
-        return np.stack([np.broadcast_to(part, shape) for part in x.components])
+        return plain(np.stack([np.broadcast_to(p, shape) for p in x.components]))

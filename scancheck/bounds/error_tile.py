@@ -4,8 +4,6 @@ Error numbers are packed as [4, ...]: value, magnitude, error, peak. States carr
 fifth row, the absolute errors of underflow alone, for reverse mode through trees.
 """
 
-from numba import prange
-
 from scancheck.bounds.error_scan import (
     ETA,
     FLOOR,
@@ -60,9 +58,9 @@ def read_out(o, g, t, lane, rt, value, size, e, peak, c):
     o[3, g, t, lane] = raised(o[3, g, t, lane], top)
 
 
-@jit(parallel=True)
-def run_forward(w, x, r, has_r, s, c, o, states, start, every, path):
-    """Runs a tile of error numbers.
+@jit()
+def run_forward(w, x, r, has_r, s, c, o, states, start, every, path, begin, stop):
+    """Runs the tasks begin..stop of a tile of error numbers, one per group and lane.
 
     w, x [4, G, T, K, L or 1]; r [4, G, T or 1, K, L or 1]; s [COMPONENTS, G, K, L] in
     place; o [4, G, T, L] out; states [5, T + 1, G, K, L] out, or empty; path [., 5]
@@ -71,7 +69,7 @@ def run_forward(w, x, r, has_r, s, c, o, states, start, every, path):
     _, groups, keys, lanes = s.shape
     steps = x.shape[2]
     keep = states.shape[1] > 0
-    for task in prange(groups * lanes):
+    for task in range(begin, stop):
         g, lane = task // lanes, task % lanes
         for k in range(keys):
             one = s[:, g, k, lane].copy()
@@ -111,9 +109,9 @@ def run_forward(w, x, r, has_r, s, c, o, states, start, every, path):
             s[:, g, k, lane] = one
 
 
-@jit(parallel=True)
-def run_adjoint(w, y, s, next_w, c, states, start, total, every, path):
-    """Runs G_t = w_{t+1} G_{t+1} + y_t back through a tile.
+@jit()
+def run_adjoint(w, y, s, next_w, c, states, start, total, every, path, begin, stop):
+    """Runs G_t = w_{t+1} G_{t+1} + y_t back through a tile, tasks begin..stop.
 
     w [4, G, T, K, L or 1] and y [4, G, T, K, L] of the tile; s [COMPONENTS, G, K, L]
     holds G_{t+1} and next_w [4, G, K, L] its decay, both replaced; states
@@ -121,7 +119,7 @@ def run_adjoint(w, y, s, next_w, c, states, start, total, every, path):
     """
     _, groups, keys, lanes = s.shape
     steps = y.shape[2]
-    for task in prange(groups * lanes):
+    for task in range(begin, stop):
         g, lane = task // lanes, task % lanes
         for k in range(keys):
             one = s[:, g, k, lane].copy()

@@ -21,7 +21,6 @@ State of one entry, and what is kept of each step of the present chunk:
 """
 
 import numpy as np
-from numba import prange
 
 from scancheck.bounds.error_scan import raised
 from scancheck.bounds.error_tile import pick, read_out
@@ -47,7 +46,7 @@ COEFFICIENTS = 14
 
 # By position in the chunk: (1 + u)^(product and additions), and rho / sum of |l|.
 POSITION_COLUMNS = 2
-GROWN, RHO_FACTOR = range(POSITION_COLUMNS)
+GROWTH, RHO_FACTOR = range(POSITION_COLUMNS)
 
 _SMALL = 2.0**-10
 _SAFE = 1e280  # products of decays between its inverse and it are not near fp64's ends
@@ -73,11 +72,11 @@ def _further(f, d, step, log):
 
 
 @jit()
-def _joined(f, fe, size, e, grown):
+def _joined(f, fe, size, e, growth):
     """Error of (f, fe) times (size, e), product and additions rounded."""
     exact = f * size
     moved = f * e + fe * (size + e)
-    return moved * grown + (grown - 1.0) * exact
+    return moved * (1.0 + growth) + growth * exact
 
 
 @jit()
@@ -114,7 +113,7 @@ def _extend_sum(s, h, at, log, log_error, c, table):
 @jit()
 def _state_error(s, h, at, c, table):
     """Error of S_t from all terms of the chunk, and the largest exponential."""
-    u, grown = c[U], table[at, GROWN]
+    u, growth = c[U], table[at, GROWTH]
     d = theta = e = top = lost = 0.0
     f = 1.0
     for back in range(at + 1):
@@ -124,19 +123,19 @@ def _state_error(s, h, at, c, table):
             off = theta + h[RHO, at] + h[RHO, j]
             off += u * (abs(d) + off) + c[ADD_ETA]
         fe = _factor_error(f, d, off, c)
-        e += _joined(f, fe, h[DRIVE, j], h[DRIVE_ERROR, j], grown)
+        e += _joined(f, fe, h[DRIVE, j], h[DRIVE_ERROR, j], growth)
         lost += c[ETA] + c[ADD_ETA]
         top = max(top, f + fe)
         f = _further(f, d, h[DECAY, j], h[LOG, j])
         d += h[LOG, j]
         theta += h[SHARE, j]
     fe = _factor_error(f, d, theta + h[RHO, at], c)
-    e += _joined(f, fe, s[START_SIZE], s[START_ERROR], grown)
+    e += _joined(f, fe, s[START_SIZE], s[START_ERROR], growth)
     lost += c[ETA] + c[ADD_ETA]
     if c[TREE_CARRY] > 0.0:
         # Products of whole chunks' decays may underflow before they meet a state.
         lost += s[CHUNKS] * c[ETA] * s[REACH]
-    return e + lost * grown, max(top, f + fe)
+    return e + lost * (1.0 + growth), max(top, f + fe)
 
 
 @jit()
@@ -173,16 +172,18 @@ def write_state(states, t, g, k, lane, s, c):
     states[3, t, g, k, lane] = s[PEAK]
 
 
-@jit(parallel=True)
-def run_forward(log, w, x, r, has_r, s, h, c, table, o, states, start, every):
-    """Runs a tile: as `error_tile.run_forward`, log [4, ...] beside w.
+@jit()
+def run_forward(
+    log, w, x, r, has_r, s, h, c, table, o, states, start, every, begin, stop
+):
+    """Runs tasks of a tile: as `error_tile.run_forward`, log [4, ...] beside w.
 
     s [COMPONENTS, G, K, L] and h [HISTORY, chunk, G, K, L] in place.
     """
     _, groups, keys, lanes = s.shape
     steps, chunk = x.shape[2], h.shape[1]
     keep = states.shape[1] > 0
-    for task in prange(groups * lanes):
+    for task in range(begin, stop):
         g, lane = task // lanes, task % lanes
         for k in range(keys):
             one, past = s[:, g, k, lane].copy(), h[:, :, g, k, lane].copy()
@@ -210,15 +211,17 @@ def run_forward(log, w, x, r, has_r, s, h, c, table, o, states, start, every):
             s[:, g, k, lane], h[:, :, g, k, lane] = one, past
 
 
-@jit(parallel=True)
-def run_adjoint(log, w, y, s, h, above, c, table, states, start, total, every):
-    """Runs G_t = w_{t+1} G_{t+1} + y_t back through a tile, chunks from the end.
+@jit()
+def run_adjoint(
+    log, w, y, s, h, above, c, table, states, start, total, every, begin, stop
+):
+    """Runs G_t = w_{t+1} G_{t+1} + y_t back, tasks begin..stop, chunks from the end.
 
     `above` [5, G, K, L]: the log gate of step t + 1 as a packed number, and its decay.
     """
     _, groups, keys, lanes = s.shape
     steps, chunk = y.shape[2], h.shape[1]
-    for task in prange(groups * lanes):
+    for task in range(begin, stop):
         g, lane = task // lanes, task % lanes
         for k in range(keys):
             one, past = s[:, g, k, lane].copy(), h[:, :, g, k, lane].copy()

@@ -1,5 +1,6 @@
 """Error bounds of kernels that work in log space: the same ops, another scan."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from scancheck.errors import CaseInvalid
 from scancheck.ops.normal_form import Cotangents, Lowered
 from scancheck.oracles.engine import check_diagonal
 from scancheck.oracles.fp64 import contract
+from scancheck.oracles.threads import share
 
 FloatArray = NDArray[np.float64]
 
@@ -48,10 +50,12 @@ class LogDifferenceSystem(ErrorSystem):
         r = self._packed(lowered.r, groups, keys)
         o = np.zeros((4, groups, steps, lanes))
         states = np.empty((4, steps + 1 if keep else 0, groups, keys, lanes))
-        scan.run_forward(
+        loop = partial(
+            scan.run_forward,
             log, w, x, r, lowered.r is not None, s, h, self.coefficients, table, o,
             states, start, self.rules.state_every,
         )  # fmt: skip
+        share(groups * lanes, x.size, loop)
         out = ErrorNumber(self.rules, *o)
         if lowered.r is not None:
             out = out.summed(keys - 1)
@@ -89,10 +93,12 @@ class LogDifferenceSystem(ErrorSystem):
         bar = obar[:, :, None, :]
         y = self._packed(bar if lowered.r is None else lowered.r * bar, groups, keys)
         g = np.empty((4, obar.shape[1], groups, keys, lanes))
-        scan.run_adjoint(
+        loop = partial(
+            scan.run_adjoint,
             log, w, y, s, h, above, self.coefficients, table, g, start, total,
             self.rules.state_every,
         )  # fmt: skip
+        share(groups * lanes, y.size, loop)
         inside = ErrorNumber(self.rules, *g).transpose(1, 0, 2, 3)
         cotangents = contract(lowered, states.transpose(1, 0, 2, 3), obar, inside)
         return cotangents, ((s, h), above)
@@ -156,7 +162,7 @@ def _positions(rules: Rules, chunk: int) -> FloatArray:
     one = np.log1p(rules.u)
     table = np.empty((chunk, scan.POSITION_COLUMNS))
     # A product, the other terms of the chunk, and the carry.
-    table[:, scan.GROWN] = np.exp(np.minimum((place + 2.0) * one, 690.0))
+    table[:, scan.GROWTH] = np.expm1(np.minimum((place + 2.0) * one, 690.0))
     depth = place
     if _order(rules) == "tree":
         depth = np.array([tree_depth(i + 1) for i in range(chunk)], dtype=np.float64)

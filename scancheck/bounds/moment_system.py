@@ -5,10 +5,10 @@
 and (u_s S_{t-1})^2 more where the state is rounded into its own format first.
 """
 
+from functools import partial
 from typing import Any
 
 import numpy as np
-from numba import prange
 from numpy.typing import NDArray
 
 from scancheck.bounds.error_tile import pick
@@ -18,6 +18,8 @@ from scancheck.ops.normal_form import Cotangents, Lowered
 from scancheck.oracles.engine import check_diagonal
 from scancheck.oracles.fp64 import contract
 from scancheck.oracles.jit import jit
+from scancheck.oracles.numbers import plain
+from scancheck.oracles.threads import share
 
 FloatArray = NDArray[np.float64]
 
@@ -37,13 +39,16 @@ def _step(s, v, w, wv, x, xv, c, boundary):
     return s, v + xv + c[SUM] * s * s + c[SUM_FLOOR]
 
 
-@jit(parallel=True)
-def _forward(w, x, r, has_r, s, c, o, states, start, every):
-    """Runs a tile; arrays [2, ...] hold values and moments, s [2, G, K, L] in place."""
+@jit()
+def _forward(w, x, r, has_r, s, c, o, states, start, every, begin, stop):
+    """Runs the tasks begin..stop of a tile, one for each group and lane.
+
+    Arrays [2, ...] hold values and moments, s [2, G, K, L] in place.
+    """
     _, groups, keys, lanes = s.shape
     steps = x.shape[2]
     keep = states.shape[1] > 0
-    for task in prange(groups * lanes):
+    for task in range(begin, stop):
         g, lane = task // lanes, task % lanes
         for k in range(keys):
             value, moment = s[0, g, k, lane], s[1, g, k, lane]
@@ -77,12 +82,12 @@ def _forward(w, x, r, has_r, s, c, o, states, start, every):
             s[0, g, k, lane], s[1, g, k, lane] = value, moment
 
 
-@jit(parallel=True)
-def _adjoint(w, y, s, above, c, states, start, total, every):
-    """Runs G_t = w_{t+1} G_{t+1} + y_t back through a tile; `above` [2, G, K, L]."""
+@jit()
+def _adjoint(w, y, s, above, c, states, start, total, every, begin, stop):
+    """Runs G_t = w_{t+1} G_{t+1} + y_t back, tasks as above; `above` [2, G, K, L]."""
     _, groups, keys, lanes = s.shape
     steps = y.shape[2]
-    for task in prange(groups * lanes):
+    for task in range(begin, stop):
         g, lane = task // lanes, task % lanes
         for k in range(keys):
             value, moment = s[0, g, k, lane], s[1, g, k, lane]
@@ -138,11 +143,13 @@ class MomentSystem:
         s = state.copy()
         o = np.zeros((2, groups, steps, lanes))
         states = np.empty((2, steps + 1 if keep else 0, groups, keys, lanes))
-        _forward(
-            w, _packed(_cast(x, self.rules.drive_cast), groups, keys),
+        drive = _packed(_cast(x, self.rules.drive_cast), groups, keys)
+        loop = partial(
+            _forward, w, drive,
             _packed(lowered.r, groups, keys), lowered.r is not None, s,
             self.coefficients, o, states, start, self.rules.state_every,
         )  # fmt: skip
+        share(groups * lanes, drive.size, loop)
         kept = MomentNumber(self.rules, *states) if keep else None
         return MomentNumber(self.rules, *o), s, kept
 
@@ -171,9 +178,19 @@ class MomentSystem:
         bar = obar[:, :, None, :]
         y = _packed(bar if lowered.r is None else lowered.r * bar, groups, keys)
         g = np.empty((2, obar.shape[1], groups, keys, lanes))
-        _adjoint(
-            w, y, s, above, self.coefficients, g, start, total, self.rules.state_every
+        loop = partial(
+            _adjoint,
+            w,
+            y,
+            s,
+            above,
+            self.coefficients,
+            g,
+            start,
+            total,
+            self.rules.state_every,
         )
+        share(groups * lanes, y.size, loop)
         inside = MomentNumber(self.rules, *g).transpose(1, 0, 2, 3)
         cotangents = contract(lowered, states.transpose(1, 0, 2, 3), obar, inside)
         return cotangents, (s, above)
@@ -197,4 +214,4 @@ def _packed(x: MomentNumber | None, groups: int, keys: int) -> FloatArray:
     if x is None:
         return np.zeros((2, 1, 1, 1, 1))
     shape = (groups, x.shape[1], keys, x.shape[3])
-    return np.stack([np.broadcast_to(part, shape) for part in x.components])
+    return plain(np.stack([np.broadcast_to(p, shape) for p in x.components]))

@@ -46,7 +46,7 @@ def step_error(rules: Rules) -> float:
         case "full":
             return 0.0
         case "none" if additions_age(rules.structure):
-            return (1.0 + rules.u) ** 2 - 1.0
+            return rules.u * (2.0 + rules.u)  # (1 + u)^2 - 1, also where u is fp64's
         case _:
             return rules.u
 

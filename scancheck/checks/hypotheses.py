@@ -28,6 +28,9 @@ FIELDS = ("w", "v", "k", "r", "log_w")
 # A hypothesis holds when all but this share of the elements that are wrong against the
 # truth are right against it; the rest leaves room for a second, smaller fault.
 SHARE_LEFT = 0.02
+# Errors that are about as large as their budgets are near to anything: of what is wrong
+# a hypothesis must take away all but this share.
+ERROR_LEFT = 0.25
 # Nor may it make more than this share of all elements wrong that the kernel has right.
 SHARE_SPOILT = 0.05
 
@@ -125,10 +128,14 @@ def _late(carries: list[Any]) -> Change:
 
 def _own_total(system: _AtEdges, part: Lowered, state: Any, chunk: int) -> Any:
     """The chunk's own decay and sum, applied to the carry of the chunk before."""
-    before = system.kept[chunk - 1]
-    _, after, _ = Fp64System.forward(system, part, before, 0, 1, False)
+    after = _scanned(part, system.kept[chunk - 1])
     system.kept[chunk] = after
     return after
+
+
+def _scanned(part: Lowered, state: Any) -> Any:
+    """The state after some steps, in a system of their own."""
+    return Fp64System().forward(part, state, 0, part.v.shape[1], False)[1]
 
 
 def _scaled(factor: float) -> Change:
@@ -146,7 +153,7 @@ def _decayed(factor: float) -> Change:
     def change(system: _AtEdges, part: Lowered, state: Any, chunk: int) -> Any:
         local = tuple(np.zeros_like(array) for array in state)
         for piece in system.parts:
-            _, local, _ = Fp64System.forward(system, piece, local, 0, 1, False)
+            local = _scanned(piece, local)
         return (local[0] + factor * (state[0] - local[0]), *state[1:])
 
     return change
@@ -257,15 +264,26 @@ def _agrees(report: CaseReport, outputs: Outputs) -> bool:
         if metrics is None or not metrics.wrong.any():
             continue
         got, wrong = report.outcome.outputs[spec.name], metrics.wrong
+        truth, other = report.truth.outputs[spec.name].hi, outputs[spec.name]
         # A faulty state can be larger than the true one, and so are its roundings.
-        size = np.abs(outputs[spec.name]) + np.abs(report.truth.outputs[spec.name].hi)
         relative = 2.0**-18 + 2.0 * report.budget.outputs[spec.name].storage_u
-        allowed = 4.0 * metrics.allowance + relative * size
-        off = ~(np.abs(got - outputs[spec.name]) <= allowed)
+        slack = relative * (np.abs(other) + np.abs(truth))
+        off = ~(np.abs(got - other) <= 4.0 * metrics.allowance + slack)
         if int((off & ~wrong).sum()) > SHARE_SPOILT * wrong.size:
             return False
-        return int((wrong & off).sum()) <= SHARE_LEFT * int(wrong.sum())
+        if int((off & wrong).sum()) > SHARE_LEFT * int(wrong.sum()):
+            return False
+        scale = (metrics.allowance + slack)[wrong]
+        left = _distance((got - other)[wrong], scale)
+        return left <= ERROR_LEFT * _distance((got - truth)[wrong], scale)
     return False
+
+
+def _distance(error: FloatArray, scale: FloatArray) -> float:
+    """The sum of errors in units of `scale`, each counted up to a thousand."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = np.where(error == 0.0, 0.0, np.abs(error) / scale)
+    return float(np.where(ratio < 1e3, ratio, 1e3).sum())
 
 
 def _time_first(report: CaseReport, name: str, values: NDArray[S]) -> NDArray[S]:

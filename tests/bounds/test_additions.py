@@ -16,8 +16,9 @@ from machines.emulator import (
     sequential,
 )
 
-from scancheck.bounds.rules import additions, reverse_additions
-from scancheck.contract import Structure
+from scancheck.bounds.rules import additions, reverse_additions, rules_for
+from scancheck.bounds.scan_tables import step_error
+from scancheck.contract import Contract, Structure
 from scancheck.formats import FP32
 
 LENGTHS = (*range(1, 20), 31, 32, 33, 63, 64, 65, 94)
@@ -104,3 +105,11 @@ def test_uses_of_the_carry_count_in_reverse_mode() -> None:
     structure = Structure(kind="chunk", chunk=31, inner="tree")
     _, decays = counted(chunked(31, "tree", restart=False), 62)
     assert decays[0] > additions(structure, 0) + additions(structure, 62) + 2
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp32", "fp64"])
+def test_an_age_of_chunks_costs_a_product_and_an_addition(dtype: str) -> None:
+    """A step of age costs 2 u in every format, fp64 too, where 1 + u is 1."""
+    structure = Structure(kind="chunk", chunk=8)
+    rules = rules_for(Contract(compute=dtype, structure=structure), dtype)
+    assert 2 * rules.u <= step_error(rules) <= 2 * rules.u * (1 + rules.u)

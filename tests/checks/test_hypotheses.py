@@ -129,6 +129,21 @@ def test_faults_of_the_carry_are_told_apart(
     assert str(chunk) in found.detail
 
 
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("T", [33, 48, 49])
+def test_last_chunks_of_any_length_are_understood(
+    bench: Any, T: int, fault: str
+) -> None:
+    """A last chunk of one token, or a whole one, hides no fault and breaks nothing."""
+    carry, cause = FAULTS[fault]
+    case = bench.case(T=T, initial_state=True, chunk=16)
+    report = bench.report(chunked(16, carry), case)
+    found = [explain(report, [16]) for _ in range(3)]
+    assert found[0] is not None
+    assert found[0].cause == cause
+    assert found == [found[0]] * 3
+
+
 @pytest.mark.parametrize(("factor", "words"), [(0.97, "0.97 "), (1.25, "1.25 ")])
 def test_the_factor_of_a_wrong_decay_is_told(
     bench: Any, factor: float, words: str

@@ -53,7 +53,9 @@ def assert_same(want: Solution, got: Solution) -> None:
         assert (np.abs(left.radius - right.radius) <= slack).all(), name
 
 
-def tiles_of(monkeypatch: pytest.MonkeyPatch, problem: Any, steps: int) -> None:
+def tiles_of(
+    monkeypatch: pytest.MonkeyPatch, problem: Any, steps: int, adjoint: bool = True
+) -> None:
     """Makes the engine cut the problem into tiles of so many steps."""
     sizes: dict[str, int] = {}
     for name, values in problem.tensors.items():
@@ -63,7 +65,8 @@ def tiles_of(monkeypatch: pytest.MonkeyPatch, problem: Any, steps: int) -> None:
                     if len(axes) == values.ndim:
                         sizes |= dict(zip(axes, values.shape, strict=True))
     groups, keys, lanes = problem.op.group_shape(sizes)
-    monkeypatch.setattr(engine, "TILE_ENTRIES", steps * groups * keys * lanes)
+    share = engine.ADJOINT_SHARE if adjoint else 1
+    monkeypatch.setattr(engine, "TILE_ENTRIES", share * steps * groups * keys * lanes)
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3, 4, 5, 6, 7, 1000])
@@ -81,16 +84,14 @@ def test_compiled_scan_is_the_generic_scan(
     assert compare(whole, tiled) == 0
 
 
-@pytest.mark.parametrize("lanes", [1, 3, 64])
-@pytest.mark.parametrize("entries", [1, 20, 2**15])
+@pytest.mark.parametrize("steps", [1, 3, 1000])
 def test_waiting_decays_change_nothing(
-    problem: Any, lanes: int, entries: int, monkeypatch: pytest.MonkeyPatch
+    problem: Any, steps: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Decays that are formed part by part give the scan of decays formed at once."""
+    """Decays formed row by row in the scan give the scan of decays formed before."""
+    tiles_of(monkeypatch, problem, steps)
     want = solve(StepByStep(), *problem.arguments)
     monkeypatch.setattr(tile_ball, "LARGE", 1)
-    monkeypatch.setattr(tile_ball, "PART_ENTRIES", entries)
-    monkeypatch.setattr("scancheck.oracles.fp64_tile.PART_LANES", lanes)
     assert_same(want, solve(Fp64System(), *problem.arguments))
 
 
@@ -384,7 +385,7 @@ def test_companions_are_the_plain_loops(
     All terms are non-negative: n operations leave a relative error below n u.
     """
     problem = linear(3)
-    tiles_of(monkeypatch, problem, steps)
+    tiles_of(monkeypatch, problem, steps, adjoint=False)
     found = solve_fp64(problem.op, problem.tensors, {}, companions=True).companions
     a, b = problem.tensors["a"], problem.tensors["b"]
     for row, lane in np.ndindex(a.shape[0], a.shape[2]):
@@ -456,4 +457,4 @@ def test_memory_stays_within_tiles(op: str, monkeypatch: pytest.MonkeyPatch) -> 
             for part in number.components
         )
         peaks.append(peak - kept)
-    assert peaks[1] < 1.2 * peaks[0]
+    assert peaks[1] < peaks[0] + 2**14
