@@ -25,10 +25,9 @@ from scancheck.oracles.threads import meanwhile
 
 FloatArray = NDArray[np.float64]
 
-# State entries of a tile, over all its steps: enough work to share between cores. The
-# adjoint keeps a score of arrays of that size, and takes tiles of a quarter.
+# State entries of a tile, over all its steps: enough work to share between cores. An
+# array of them has 4 MiB; the adjoint keeps a score of those.
 TILE_ENTRIES = 2**19
-ADJOINT_SHARE = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,7 +190,7 @@ def solve(
     """
     # Overflow makes infinities and NaN that the radii and bounds account for.
     with np.errstate(over="ignore", invalid="ignore"):
-        run = _Run(system, op, tensors, switches, cotangents is not None)
+        run = _Run(system, op, tensors, switches)
         return run.forward() if cotangents is None else run.both(cotangents)
 
 
@@ -204,7 +203,6 @@ class _Run:
         op: Op,
         tensors: Mapping[str, FloatArray],
         switches: Mapping[str, bool],
-        adjoint: bool,
     ) -> None:
         self.system, self.op, self.switches = system, op, dict(switches)
         self.time_axis = {}
@@ -219,8 +217,7 @@ class _Run:
         groups, keys, lanes = op.group_shape(self.sizes)
         self.state_shape = (groups, keys, lanes)
         self.step = max(1, groups * keys * lanes)
-        entries = TILE_ENTRIES // ADJOINT_SHARE if adjoint else TILE_ENTRIES
-        self.tile = max(1, min(self.total, entries // self.step))
+        self.tile = max(1, min(self.total, TILE_ENTRIES // self.step))
 
     def tiles(self) -> list[tuple[int, int]]:
         """Half-open ranges of steps."""

@@ -67,8 +67,11 @@ def meanwhile(jobs: Iterable[Callable[[], None]]) -> Iterator[None]:
     now and then would wait for each other most of the time.
     """
     _local.jobs = deque(jobs)
-    yield
-    _run_jobs()
+    try:
+        yield
+        _run_jobs()
+    finally:
+        _local.jobs.clear()
 
 
 def _run_jobs() -> None:

@@ -53,9 +53,7 @@ def assert_same(want: Solution, got: Solution) -> None:
         assert (np.abs(left.radius - right.radius) <= slack).all(), name
 
 
-def tiles_of(
-    monkeypatch: pytest.MonkeyPatch, problem: Any, steps: int, adjoint: bool = True
-) -> None:
+def tiles_of(monkeypatch: pytest.MonkeyPatch, problem: Any, steps: int) -> None:
     """Makes the engine cut the problem into tiles of so many steps."""
     sizes: dict[str, int] = {}
     for name, values in problem.tensors.items():
@@ -65,8 +63,7 @@ def tiles_of(
                     if len(axes) == values.ndim:
                         sizes |= dict(zip(axes, values.shape, strict=True))
     groups, keys, lanes = problem.op.group_shape(sizes)
-    share = engine.ADJOINT_SHARE if adjoint else 1
-    monkeypatch.setattr(engine, "TILE_ENTRIES", share * steps * groups * keys * lanes)
+    monkeypatch.setattr(engine, "TILE_ENTRIES", steps * groups * keys * lanes)
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3, 4, 5, 6, 7, 1000])
@@ -385,7 +382,7 @@ def test_companions_are_the_plain_loops(
     All terms are non-negative: n operations leave a relative error below n u.
     """
     problem = linear(3)
-    tiles_of(monkeypatch, problem, steps, adjoint=False)
+    tiles_of(monkeypatch, problem, steps)
     found = solve_fp64(problem.op, problem.tensors, {}, companions=True).companions
     a, b = problem.tensors["a"], problem.tensors["b"]
     for row, lane in np.ndindex(a.shape[0], a.shape[2]):
