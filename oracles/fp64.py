@@ -58,11 +58,13 @@ class Fp64System:
         if self.companions and not keep:
             companions = self._room(lowered, total, start)
         groups, steps, lanes = lowered.v.shape
-        place = 0
-        if lowered.r is None and not keep and start + steps <= total:
+        place, room = 0, (2, groups, total, lanes)
+        # Compiled loops check no index: a scan that starts midway needs its own room.
+        fits = start + steps <= total and (start == 0 or self.whole.shape == room)
+        if lowered.r is None and not keep and fits:
             # The readout is the state: it is written where it will stay.
             if start == 0:
-                self.whole = np.empty((2, groups, total, lanes))
+                self.whole = np.empty(room)
             o, place = self.whole, start
         else:
             o = np.empty((2, groups, steps, lanes))

@@ -221,8 +221,7 @@ def test_the_carry_of_a_lowering_is_handed_on(monkeypatch: pytest.MonkeyPatch) -
     assert seen == [None, 1, 2]
     seen.clear()
     engine.solve(Fp64System(), op, tensors, {}, {"o": np.ones((1, 6, 1))})
-    forth = [None, *range(1, len(seen) // 2)]
-    assert seen == forth + forth[::-1]
+    assert seen == [None, 1, 2, 2, 1, None]
 
 
 @pytest.mark.parametrize("part", ["p", "q", "z"])
