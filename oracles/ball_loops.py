@@ -7,10 +7,11 @@ The formulas are those of `scancheck.oracles.ball`.
 import numpy as np
 
 from scancheck.oracles.fp64_exp import exp
+from scancheck.oracles.fp64_log1p import log1p
 from scancheck.oracles.jit import NO_ALLOCATION, jit
 from scancheck.oracles.units import FLOOR, FUNCTION_ERROR, TINY, U64
 
-BLOCK = 64
+BLOCK = 8  # numbers of a cache line
 
 
 @jit(**NO_ALLOCATION)
@@ -94,21 +95,28 @@ def sigmoid(x, rx, z, rz):
 
 
 @jit(**NO_ALLOCATION)
-def softplus_radius(value, rx, rz):
-    """The radius of value = softplus(x), whose slope is below 1; [0] for an exact x."""
-    for i in range(value.size):
-        rz[i] = (2 * FUNCTION_ERROR + 2 * U64) * value[i] + FLOOR
+def softplus(x, rx, z, rz):
+    """z = log(1 + exp(x)), of a slope below 1, and its radius; [0] for an exact x."""
+    for i in range(z.size):
+        one = x[i]
+        # NaN passes through exp.
+        z[i] = (one if one > 0.0 else 0.0) + log1p(exp(-abs(one)))
+    for i in range(z.size):
+        rz[i] = (2 * FUNCTION_ERROR + 2 * U64) * z[i] + FLOOR
     for i in range(rx.size):
-        rz[i] += min(rx[i], _expm1_above(rx[i]) * (value[i] + TINY))
+        rz[i] += min(rx[i], _expm1_above(rx[i]) * (z[i] + TINY))
 
 
 @jit(**NO_ALLOCATION)
 def turn(x, z):
-    """z[i, k, j] = x[i, j, k], in blocks that stay in a core's first cache."""
+    """z[i, k, j] = x[i, j, k], a cache line of z at a time."""
     groups, rows, columns = x.shape
+    whole = rows - rows % BLOCK
     for i in range(groups):
-        for first in range(0, rows, BLOCK):
+        for first in range(0, whole, BLOCK):
             for k in range(columns):
-                row = z[i, k, first : min(rows, first + BLOCK)]
-                for j in range(row.size):
-                    row[j] = x[i, first + j, k]
+                for j in range(BLOCK):
+                    z[i, k, first + j] = x[i, first + j, k]
+        for j in range(whole, rows):
+            for k in range(columns):
+                z[i, k, j] = x[i, j, k]

@@ -14,13 +14,7 @@ dyadic data keep a radius of exactly 0. Radii are sums of non-negative terms rou
 nearest; `scancheck.oracles.double_double.certified_radius` makes good for that.
 """
 
-from collections.abc import Callable
-from typing import Any
-
-from llvmlite import ir
-from numba import float64
-from numba.extending import intrinsic
-
+from scancheck.oracles.fma import fma
 from scancheck.oracles.jit import jit
 
 TINY = 2.0**-1074  # smallest subnormal
@@ -32,19 +26,6 @@ SAFE_PRODUCT = 2.0**-960
 FLOOR = 16 * TINY
 
 Triple = tuple[float, float, float]
-
-
-def _fma(typing_context: Any, a: Any, b: Any, c: Any) -> Any:
-    """a b + c rounded once: LLVM's fma, one instruction where the processor has it."""
-
-    def lower(context: Any, builder: ir.IRBuilder, call: Any, arguments: Any) -> Any:
-        return builder.fma(*arguments)
-
-    return float64(float64, float64, float64), lower
-
-
-_intrinsic: Any = intrinsic
-fma: Callable[[float, float, float], float] = _intrinsic(_fma)
 
 
 @jit(forceinline=True)

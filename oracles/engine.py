@@ -183,14 +183,17 @@ def solve(
     tensors: Mapping[str, FloatArray],
     switches: Mapping[str, bool],
     cotangents: Mapping[str, FloatArray] | None = None,
+    *,
+    stretch: int = 1,
 ) -> Solution:
     """Outputs of the op on stored tensors, and gradients where cotangents are given.
 
     `cotangents` maps output names to arrays; a missing output has cotangent zero.
+    A tile has up to `stretch` times TILE_ENTRIES state entries.
     """
     # Overflow makes infinities and NaN that the radii and bounds account for.
     with np.errstate(over="ignore", invalid="ignore"):
-        run = _Run(system, op, tensors, switches)
+        run = _Run(system, op, tensors, switches, stretch)
         return run.forward() if cotangents is None else run.both(cotangents)
 
 
@@ -203,6 +206,7 @@ class _Run:
         op: Op,
         tensors: Mapping[str, FloatArray],
         switches: Mapping[str, bool],
+        stretch: int,
     ) -> None:
         self.system, self.op, self.switches = system, op, dict(switches)
         self.time_axis = {}
@@ -217,7 +221,7 @@ class _Run:
         groups, keys, lanes = op.group_shape(self.sizes)
         self.state_shape = (groups, keys, lanes)
         self.step = max(1, groups * keys * lanes)
-        self.tile = max(1, min(self.total, TILE_ENTRIES // self.step))
+        self.tile = max(1, min(self.total, stretch * TILE_ENTRIES // self.step))
 
     def tiles(self) -> list[tuple[int, int]]:
         """Half-open ranges of steps."""

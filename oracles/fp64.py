@@ -23,6 +23,7 @@ from scancheck.oracles.tile_ball import PlacedBall, TileBall, exact_tile_ball
 
 FloatArray = NDArray[np.float64]
 
+FORWARD_STRETCH = 4
 NOWHERE = np.empty((3, 0, 0, 0))
 
 
@@ -143,7 +144,9 @@ def solve_fp64(
 ) -> Solution:
     """Balls for all outputs (and gradients), and companions M, W, V as [G, T, L]."""
     system = Fp64System(companions=companions)
-    solution = solve(system, op, tensors, switches, cotangents)
+    # Forwards few arrays are as large as all states of a tile: longer tiles save calls.
+    stretch = FORWARD_STRETCH if cotangents is None else 1
+    solution = solve(system, op, tensors, switches, cotangents, stretch=stretch)
     if not companions:
         return solution
     m, w, v = system.collected

@@ -11,6 +11,7 @@ import math
 
 import numpy as np
 
+from scancheck.oracles.fma import fma
 from scancheck.oracles.jit import NO_ALLOCATION, jit
 from scancheck.oracles.units import FLOOR, FUNCTION_ERROR, TINY
 
@@ -33,21 +34,21 @@ def exp(x):
     # NaN passes both.
     y = LOWEST if x < LOWEST else x
     y = HIGHEST if y > HIGHEST else y
-    shifted = y * LOG2_E + SHIFT
+    shifted = fma(y, LOG2_E, SHIFT)
     n = shifted - SHIFT
-    r = (y - n * LN_2) - n * LN_2_REST
-    p = C12 + r * C13
-    p = C11 + r * p
-    p = C10 + r * p
-    p = C9 + r * p
-    p = C8 + r * p
-    p = C7 + r * p
-    p = C6 + r * p
-    p = C5 + r * p
-    p = C4 + r * p
-    p = C3 + r * p
-    p = C2 + r * p
-    p = 1.0 + (r + r * r * p)
+    r = fma(-n, LN_2_REST, fma(-n, LN_2, y))
+    p = fma(r, C13, C12)
+    p = fma(r, p, C11)
+    p = fma(r, p, C10)
+    p = fma(r, p, C9)
+    p = fma(r, p, C8)
+    p = fma(r, p, C7)
+    p = fma(r, p, C6)
+    p = fma(r, p, C5)
+    p = fma(r, p, C4)
+    p = fma(r, p, C3)
+    p = fma(r, p, C2)
+    p = 1.0 + fma(r * r, p, r)
     # 2**n in two factors, of which none is out of range.
     exponent = np.float64(shifted).view(np.int64) - SHIFT_BITS
     half = exponent >> 1
@@ -67,7 +68,7 @@ def exp_with_radius(x, r):
     r + r**2 is above expm1(r) up to r = 1.79. TINY stands for what exp has lost.
     """
     value = exp(x)
-    above = (r + r * r) * (1.0 + 4 * FUNCTION_ERROR) + FUNCTION_ERROR
+    above = fma(fma(r, r, r), 1.0 + 4 * FUNCTION_ERROR, FUNCTION_ERROR)
     radius = above * (value + TINY) + FLOOR
     radius = radius if r < 1.0 else np.inf
     return value, FLOOR if x + r < LOWEST else radius

@@ -12,6 +12,7 @@ and vectorises. What lies beyond the lanes of a task is computed too and never s
 import numpy as np
 from numpy.typing import NDArray
 
+from scancheck.oracles.fma import fma
 from scancheck.oracles.fp64_exp import exp_with_radius
 from scancheck.oracles.jit import NO_ALLOCATION, jit
 from scancheck.oracles.units import FLOOR, TINY, U64
@@ -19,6 +20,7 @@ from scancheck.oracles.units import FLOOR, TINY, U64
 FloatArray = NDArray[np.float64]
 
 LANES = 32
+LINE = 64  # bytes of a cache line
 # Places of rows. They are NumPy integers, as Numba compiles a function that is called
 # with literal ones anew for each of them.
 # A state, and what is read out of it: rows of S, its radius, M, W and V.
@@ -50,9 +52,22 @@ def buffers(width: int, keys: int) -> tuple[FloatArray, FloatArray, FloatArray]:
     ones: lanes beyond those of the task keep it.
     """
     pieces = -(-width // LANES)
-    rows = np.full(ROWS, 0.5)
-    states = np.full((pieces, keys, PARTS * LANES), 0.5)
-    return rows, states, np.full((pieces, keys, 3 * LANES), 0.5)
+    return (
+        _aligned(ROWS),
+        _aligned(pieces, keys, PARTS * LANES),
+        _aligned(pieces, keys, 3 * LANES),
+    )
+
+
+def _aligned(*shape: int) -> FloatArray:
+    """An array of 0.5 that starts a cache line, so that no vector of a row crosses one.
+
+    Rows and their places are multiples of a line.
+    """
+    size = int(np.prod(shape))
+    whole = np.full(size + LINE // 8, 0.5)
+    first = -whole.ctypes.data % LINE // 8
+    return whole[first : first + size].reshape(shape)
 
 
 @jit(forceinline=True, **NO_ALLOCATION)
@@ -108,7 +123,8 @@ def _drive_one(rows, i, k, gain, loss):
     """x = k v and its radius, in lane i."""
     v = rows[VALUE + i]
     rows[DRIVE + i] = k * v
-    rows[DRIVE + RADIUS + i] = gain * rows[VALUE + RADIUS + i] + loss * abs(v) + FLOOR
+    rv = rows[VALUE + RADIUS + i]
+    rows[DRIVE + RADIUS + i] = fma(gain, rv, loss * abs(v) + FLOOR)
 
 
 @jit(forceinline=True, **NO_ALLOCATION)
@@ -119,23 +135,23 @@ def _step_one(rows, state, i, w, rw):
     size, kept = abs(w), w * old
     new = kept + x
     state[i] = new
-    state[RADIUS + i] = (
-        size * r + rw * (abs(old) + r) + rx + (U64 * (abs(kept) + abs(new)) + FLOOR)
-    )
+    rounding = U64 * (abs(kept) + abs(new)) + (rx + FLOOR)
+    state[RADIUS + i] = fma(size, r, fma(rw, abs(old) + r, rounding))
     state[W + i] = size * (state[W + i] + m)
-    state[M + i] = size * m + abs(x)
-    state[V + i] = w * w * state[V + i] + kept * kept + new * new
+    state[M + i] = fma(size, m, abs(x))
+    state[V + i] = fma(w * w, state[V + i], fma(kept, kept, new * new))
 
 
 @jit(forceinline=True, **NO_ALLOCATION)
 def _read_one(rows, state, i, c, gain, loss):
     """Adds c S, its radius and the readouts of the companions to OUT, in lane i."""
     s, size = state[i], abs(c)
-    rows[OUT + i] += c * s
-    rows[OUT + RADIUS + i] += gain * state[RADIUS + i] + loss * abs(s)
-    rows[OUT + M + i] += size * state[M + i]
-    rows[OUT + W + i] += size * state[W + i]
-    rows[OUT + V + i] += c * c * state[V + i]
+    rows[OUT + i] = fma(c, s, rows[OUT + i])
+    radius = fma(loss, abs(s), rows[OUT + RADIUS + i])
+    rows[OUT + RADIUS + i] = fma(gain, state[RADIUS + i], radius)
+    rows[OUT + M + i] = fma(size, state[M + i], rows[OUT + M + i])
+    rows[OUT + W + i] = fma(size, state[W + i], rows[OUT + W + i])
+    rows[OUT + V + i] = fma(c * c, state[V + i], rows[OUT + V + i])
 
 
 @jit(**NO_ALLOCATION)
@@ -161,7 +177,7 @@ def _decay(rows, rate):
         x, rx = rows[TIME + i], rows[TIME + RADIUS + i]
         y, ry, reach = rate[i], rate[RADIUS + i], rate[REACH + i]
         z = x * y
-        rz = abs(x) * ry + rx * reach + (U64 * abs(z) + FLOOR)
+        rz = fma(abs(x), ry, fma(rx, reach, U64 * abs(z) + FLOOR))
         w, rw = exp_with_radius(z, rz)
         rows[DECAY + i], rows[DECAY + RADIUS + i] = w, rw
 
@@ -319,9 +335,8 @@ def _turn(rows, carry):
         product = w * total
         rows[OUT + i], rows[OUT + RADIUS + i] = total, radius
         carry[i] = product
-        carry[RADIUS + i] = (
-            abs(w) * radius + rw * (abs(total) + radius) + (U64 * abs(product) + FLOOR)
-        )
+        rounding = U64 * abs(product) + FLOOR
+        carry[RADIUS + i] = fma(abs(w), radius, fma(rw, abs(total) + radius, rounding))
 
 
 @jit(**NO_ALLOCATION)

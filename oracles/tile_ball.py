@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scancheck.oracles.ball import Ball
-from scancheck.oracles.ball_loops import add, multiply, sigmoid, softplus_radius, turn
+from scancheck.oracles.ball_loops import add, multiply, sigmoid, softplus, turn
 from scancheck.oracles.numbers import compact, plain
 
 FloatArray = NDArray[np.float64]
@@ -54,12 +54,7 @@ class TileBall(Ball):
         """log(1 + exp(x))."""
         if not self.is_large:
             return super().softplus()
-        x = plain(self.value)
-        value = np.log1p(np.exp(-np.abs(x)))
-        value += np.maximum(x, 0.0)
-        radius = np.empty_like(value)
-        softplus_radius(value.reshape(-1), _flat(self)[1], radius.reshape(-1))
-        return self.like(value, radius)
+        return self._new(softplus, *_flat(self))
 
     def sigmoid(self) -> Self:
         """1 / (1 + exp(-x))."""

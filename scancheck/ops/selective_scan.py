@@ -87,20 +87,27 @@ def _matrix(x: Any, batch: int, groups: int) -> Any:
 
 def _step(tile: Tensors) -> tuple[Any, Any]:
     """The argument of softplus and the step size d, both [B, D, T]."""
-    x = tile["delta"]
-    if "delta_bias" in tile:
-        x = x + tile["delta_bias"][None, :, None]
+    bias = tile["delta_bias"][None, :, None] if "delta_bias" in tile else None
+    return _step_of(tile, tile["delta"], bias)
+
+
+def _step_of(tile: Tensors, delta: Any, bias: Any) -> tuple[Any, Any]:
+    """The argument of softplus and d, in the layout of delta and bias."""
+    x = delta if bias is None else delta + bias
     return x, (x.softplus() if tile.get("delta_softplus") else x)
 
 
 def lower(tile: Tensors, carry: Any) -> tuple[Lowered, Any]:
     """w = exp(d A), k = B, v = d u, r = C."""
     batch, groups = tile["u"].shape[0], _groups(tile)
-    _, d = _step(tile)
-    log_w = _lanes(d, groups)[:, :, None, :] * _matrix(tile["A"], batch, groups)
+    bias = None
+    if "delta_bias" in tile:
+        bias = _lanes(tile["delta_bias"][None, :, None][[0] * batch], groups)
+    _, d = _step_of(tile, _lanes(tile["delta"], groups), bias)
+    log_w = d[:, :, None, :] * _matrix(tile["A"], batch, groups)
     lowered = Lowered(
         w=log_w.exp(),
-        v=_lanes(d * tile["u"], groups),
+        v=d * _lanes(tile["u"], groups),
         k=_keys(tile["B"], batch, groups),
         r=_keys(tile["C"], batch, groups),
         log_w=log_w,
