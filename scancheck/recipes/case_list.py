@@ -13,6 +13,7 @@ from scancheck.recipes.streams import Stream, integers, stream
 
 MOST_AIMED_AT = 256  # with larger chunks only the long cases cross three edges
 LONGEST_STEPS = 16_384  # three chunks of up to 5460 tokens fit
+LENGTHS_APART = 4  # between a recipe's length in one round and in the next
 JUDGED_CHAINS = 16  # rho and lambda need as many (numerics.md 2.8)
 
 
@@ -127,11 +128,11 @@ def _shapes(
     lengths = [*short, *several, *profile.steps]
     start = int(integers(source, 0, len(pairs) - 1, ()))
     for index in range(rest):
-        # The shift by one each round keeps a recipe from always meeting one length.
-        recipe, form = pairs[(start + index + index // len(lengths)) % len(pairs)]
-        shapes.append(
-            _Shape(recipe=recipe, form=form, steps=lengths[index % len(lengths)])
-        )
+        # Each round meets all recipes, and every recipe at another length.
+        turn, place = divmod(index, len(pairs))
+        recipe, form = pairs[(start + place) % len(pairs)]
+        steps = lengths[(place + LENGTHS_APART * turn) % len(lengths)]
+        shapes.append(_Shape(recipe=recipe, form=form, steps=steps))
     # Where arithmetic is short, only a few steps leave a budget below the values.
     return shapes + [
         _Shape(recipe=recipe, form=form, steps=steps)

@@ -112,9 +112,8 @@ _ALL = (
     ),
     Recipe(
         name="growth",
-        hazard="A kernel that takes decays to be at most 1, or log gates negative.",
+        hazard="A kernel that takes decays to be at most 1, log gates or A negative.",
         tensors=range_edges.growth,
-        supports=(FORM_A, FORM_G),
     ),
 )
 

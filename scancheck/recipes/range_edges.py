@@ -5,7 +5,13 @@ import math
 import numpy as np
 
 from scancheck.formats import FloatArray, IntArray
-from scancheck.recipes.chains import Chains, Plan, Tensors, draws
+from scancheck.recipes.chains import (
+    Chains,
+    Plan,
+    Tensors,
+    draws,
+    selective_scan_tensors,
+)
 from scancheck.recipes.streams import (
     bell,
     halving,
@@ -57,12 +63,15 @@ def negative_decay(plan: Plan) -> Tensors:
 
 
 def growth(plan: Plan) -> Tensors:
-    """Decays above 1, up to 1.1, at some tokens; their product stays below 2**20.
+    """Decays above 1, up to 1.1, whose product stays below 2**20.
 
     In fp16, whose largest value is below 2**16, the product stays below 4: gradients
-    multiply two such sums.
+    multiply two such sums. linear_scan grows at some tokens, elsewhere its decay is 1;
+    selective_scan at all tokens of the states whose A is positive, about half.
     """
     bound = math.log(2.0) * (2.0 if -plan.fmt.emin < NARROW else 20.0)
+    if plan.op == "selective_scan":
+        return selective_scan_tensors(plan, _growing_states(plan, bound))
     likely = min(1.0, bound / (0.05 * max(plan.steps, 1)))
     grows = uniform(draws(plan, "when"), 0.0, 1.0, plan.sequence) < likely
     rate = grows * uniform(draws(plan, "rate"), 2.0**-7, 0.1, plan.sequence)
@@ -72,6 +81,22 @@ def growth(plan: Plan) -> Tensors:
         "b": 0.125 * bell(draws(plan, "drive"), plan.sequence),
         "initial_state": bell(draws(plan, "state"), plan.state[:2]),
     }
+
+
+def _growing_states(plan: Plan, bound: float) -> Chains:
+    """Steps about 1 and A of either sign, so large that a product reaches `bound`.
+
+    A step may lie a tenth above what is asked for, and is rounded.
+    """
+    largest = 0.9 * min(0.1, bound / max(plan.steps, 1))
+    speed = signed(draws(plan, "A"), 0.5 * largest, largest, plan.speeds)
+    speed[:, 0] = -np.abs(speed[:, 0])
+    return Chains(
+        step=uniform(draws(plan, "step"), 0.5, 1.0, plan.sequence),
+        speed=speed,
+        drive=0.125 * bell(draws(plan, "drive"), plan.sequence),
+        state=bell(draws(plan, "state"), plan.state),
+    )
 
 
 def dip_and_regrow(plan: Plan) -> Tensors:
