@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from scancheck.contract import Contract, ErrorModel, Structure, resolve
 from scancheck.errors import CaseInvalid
-from scancheck.formats import FORMATS, format_named
+from scancheck.formats import FORMATS, Format, format_named
 from scancheck.kernel import Kernel
 from scancheck.kernels.models.algorithm import Algorithm
 from scancheck.kernels.models.arithmetic import HAS_EXTENDED_PRECISION, Arithmetic
@@ -16,8 +16,30 @@ if TYPE_CHECKING:
 
 OPS = ("linear_scan", "selective_scan")
 LAYOUTS = {"linear_scan": (), "selective_scan": ("keys=grouped", "keys=constant")}
-ALGORITHMS = ("sequential", "hillis_steele", "chunk", "chunk_tree")
-VARIANTS = ("plain", "kahan", "full", "log_diff")
+# Of each algorithm, how it is cut and in which order the steps of a piece combine.
+ALGORITHMS = {
+    "sequential": ("sequential", "sequential"),
+    "hillis_steele": ("hillis_steele", "tree"),
+    "blelloch": ("blelloch", "tree"),
+    "chunk": ("chunk", "sequential"),
+    "chunk_tree": ("chunk", "tree"),
+    "chunk_warps": ("chunk", "warps"),
+    "single_pass": ("single_pass", "sequential"),
+    "single_pass_tree": ("single_pass", "tree"),
+    "single_pass_warps": ("single_pass", "warps"),
+}
+CARRIES = ("sequential", "tree")
+COMPENSATIONS = ("plain", "kahan", "full")
+# Of each log form, the algorithms whose order its sums may take.
+LOG_FORMS = {
+    "log_diff": ("chunk", "chunk_tree"),
+    "log_segsum": ("chunk", "chunk_tree"),
+    "log_factored": ("chunk", "chunk_tree"),
+    "log_ratio": ("chunk", "chunk_tree"),
+    "log_renorm": ("chunk", "chunk_tree"),
+    "log_full": ("sequential", "hillis_steele"),
+}
+VARIANTS = (*COMPENSATIONS, *LOG_FORMS)
 
 _ROUNDED_ONCE = ErrorModel(e0=Arithmetic.FUNCTION_ERROR)
 _DOUBLE_WORD = ErrorModel(e0=2.0**-7)
@@ -26,15 +48,20 @@ evaluation's error, at most 0.005 u, in a format of at least fp16's precision.""
 
 
 def models() -> tuple[Kernel, ...]:
-    """Every model that is registered by name."""
+    """Every model that is registered by name; `model` makes any other one."""
     kernels = []
     for op in OPS:
-        for algorithm in ALGORITHMS:
-            for variant in ("plain", "kahan", "full"):
+        for algorithm in ("sequential", "hillis_steele", "chunk", "chunk_tree"):
+            for variant in COMPENSATIONS:
                 kernels.append(model(op, algorithm, variant))
         kernels += [
-            model(op, "chunk", "log_diff"),
-            model(op, "chunk_tree", "log_diff"),
+            model(op, "blelloch", "plain"),
+            model(op, "blelloch", "full"),
+            model(op, "chunk_warps", "plain"),
+            model(op, "chunk", "plain", carry="tree"),
+            model(op, "single_pass", "plain"),
+            model(op, "single_pass_warps", "plain"),
+            model(op, "single_pass_warps", "full"),
             model(op, "sequential", "plain", compute="storage"),
             model(op, "hillis_steele", "plain", compute="storage"),
             model(op, "chunk", "plain", compute="storage"),
@@ -43,6 +70,8 @@ def models() -> tuple[Kernel, ...]:
             model(op, "sequential", "plain", state="bf16"),
             model(op, "chunk", "plain", state="bf16"),
         ]
+        for variant, orders in LOG_FORMS.items():
+            kernels += [model(op, algorithm, variant) for algorithm in orders]
     return tuple(kernels)
 
 
@@ -52,21 +81,21 @@ def model(
     variant: str,
     *,
     chunk: int = 64,
+    carry: str = "sequential",
     compute: str = "fp32",
     state: str | None = None,
     state_every: int = 1,
 ) -> Kernel:
     """The model of one algorithm and variant.
 
-    `chunk` counts for the algorithms chunk and chunk_tree, which round the carried
-    state to `state` at chunk edges; sequential does it every `state_every` steps.
-    `compute` and `state` are format names or "storage"; fp64 cases are computed in
+    `chunk` counts for the algorithms of chunks, which round the carried state to
+    `state` at chunk edges; sequential does it every `state_every` steps. `carry` is the
+    order between the chunks of two passes: sequential or tree. `compute` and `state` are format names or "storage"; fp64 cases are computed in
     fp64 where `compute` is fp32. Raises CaseInvalid for an unknown name or a
     combination that does not exist.
     """
-    _check(op, algorithm, variant, chunk, compute, state)
-    chunked = algorithm.startswith("chunk")
-    if chunked and state is not None:
+    _check(op, algorithm, variant, chunk, carry, compute, state)
+    if _is_chunked(algorithm) and state is not None:
         if state_every not in (1, chunk):
             raise CaseInvalid(
                 f"model state_every: {algorithm} rounds its state at chunk edges, "
@@ -77,9 +106,9 @@ def model(
         compute=compute,
         state=state or "compute",
         state_every=state_every,
-        structure=_structure(algorithm, chunk),
+        structure=_structure(algorithm, chunk, carry),
         fma="no",
-        log="diff" if variant == "log_diff" else "none",
+        log=variant.removeprefix("log_") if variant in LOG_FORMS else "none",
         comp=variant if variant in ("kahan", "full") else "none",
         exp=_DOUBLE_WORD if variant == "full" else _ROUNDED_ONCE,
         softplus=_ROUNDED_ONCE,
@@ -100,13 +129,24 @@ def model(
     )
 
 
+def _is_chunked(algorithm: str) -> bool:
+    return ALGORITHMS[algorithm][0] in ("chunk", "single_pass")
+
+
 def _check(
-    op: str, algorithm: str, variant: str, chunk: int, compute: str, state: str | None
+    op: str,
+    algorithm: str,
+    variant: str,
+    chunk: int,
+    carry: str,
+    compute: str,
+    state: str | None,
 ) -> None:
     for what, known, got in (
         ("op", OPS, op),
-        ("algorithm", ALGORITHMS, algorithm),
+        ("algorithm", tuple(ALGORITHMS), algorithm),
         ("variant", VARIANTS, variant),
+        ("carry", CARRIES, carry),
         ("compute", ("storage", *FORMATS), compute),
         ("state", (None, "storage", *FORMATS), state),
     ):
@@ -117,36 +157,47 @@ def _check(
             )
     if chunk < 1:
         raise CaseInvalid(f"model chunk: expected at least 1; got {chunk}")
-    if variant == "log_diff" and not algorithm.startswith("chunk"):
+    orders = LOG_FORMS.get(variant, tuple(ALGORITHMS))
+    if algorithm not in orders:
         raise CaseInvalid(
-            f"model: log_diff is computed in chunks; got algorithm {algorithm!r}"
+            f"model: {variant} is computed with algorithm {' or '.join(orders)}; "
+            f"got {algorithm!r}"
         )
-    if algorithm == "hillis_steele" and state is not None:
-        raise CaseInvalid(f"model: hillis_steele carries no state; got state={state!r}")
+    if carry == "tree" and (
+        ALGORITHMS[algorithm][0] != "chunk" or variant in LOG_FORMS
+    ):
+        raise CaseInvalid(
+            "model: carry=tree belongs to two passes over chunks without logs; "
+            f"got {algorithm} with {variant}"
+        )
+    carries = _is_chunked(algorithm) or algorithm == "sequential"
+    if state is not None and (not carries or variant == "log_full"):
+        raise CaseInvalid(
+            f"model: {algorithm} with {variant} carries no state; got state={state!r}"
+        )
 
 
-def _structure(algorithm: str, chunk: int) -> Structure:
-    match algorithm:
-        case "sequential":
-            return Structure(kind="sequential")
-        case "hillis_steele":
-            return Structure(kind="tree")
-        case _:
-            inner = "tree" if algorithm == "chunk_tree" else "sequential"
-            return Structure(kind="chunk", chunk=chunk, inner=inner)
+def _structure(algorithm: str, chunk: int, carry: str) -> Structure:
+    if _is_chunked(algorithm):
+        _, inner = ALGORITHMS[algorithm]
+        inner = "sequential" if inner == "sequential" else "tree"
+        return Structure(kind="chunk", chunk=chunk, inner=inner, carry=carry)
+    return Structure(kind="sequential" if algorithm == "sequential" else "tree")
 
 
 def _range(algorithm: str, variant: str) -> str:
-    if variant == "log_diff":
-        return "log"
+    if variant in LOG_FORMS:
+        return "products" if variant == "log_ratio" else "log"
     return "sequential" if algorithm == "sequential" else "products"
 
 
 def _name(op: str, algorithm: str, variant: str, contract: Contract) -> str:
-    shape = algorithm
-    if contract.structure.chunk is not None:
-        shape = algorithm.replace("chunk", f"chunk{contract.structure.chunk}")
+    frame, _ = ALGORITHMS[algorithm]
+    chunk = contract.structure.chunk
+    shape = algorithm.replace(frame, f"{frame}{chunk or ''}")
     parts = ["model", op, shape, variant]
+    if contract.structure.carry != Structure().carry:
+        parts.append(f"carry_{contract.structure.carry}")
     if contract.compute != Contract().compute:
         parts.append(f"compute_{contract.compute}")
     if contract.state != Contract().state:
@@ -157,13 +208,26 @@ def _name(op: str, algorithm: str, variant: str, contract: Contract) -> str:
 
 
 def _dtypes(compute: str) -> tuple[str, ...]:
-    """The storage formats whose every value is one of the compute format."""
-    match compute:
-        case "bf16" | "fp16":
-            return (compute,)
-        case _:
-            fp64 = ("fp64",) if HAS_EXTENDED_PRECISION else ()
-            return ("fp32", "fp16", "bf16", *fp64)
+    """The storage formats whose every value is one of the compute format.
+
+    A model that computes in its storage format does not do so in 8 bits.
+    """
+    if compute == "storage":
+        held = [name for name, fmt in FORMATS.items() if fmt.bits > 8]
+    else:
+        wide = format_named("fp64" if compute == Contract().compute else compute)
+        held = [name for name, fmt in FORMATS.items() if _holds(wide, fmt)]
+    if not HAS_EXTENDED_PRECISION:
+        held = [name for name in held if name != "fp64"]
+    return tuple(held)
+
+
+def _holds(outer: Format, inner: Format) -> bool:
+    return (
+        inner.precision <= outer.precision
+        and inner.smallest_subnormal >= outer.smallest_subnormal
+        and inner.largest <= outer.largest
+    )
 
 
 def _resolved(
@@ -171,11 +235,13 @@ def _resolved(
 ) -> tuple[Arithmetic, Algorithm]:
     """What a call on tensors of `dtype` runs."""
     resolved = resolve(contract, dtype)
+    frame, inner = ALGORITHMS[algorithm]
     return Arithmetic(format_named(resolved.compute)), Algorithm(
-        name="chunk" if contract.structure.kind == "chunk" else algorithm,
+        name=frame,
         variant=variant,
         chunk=contract.structure.chunk,
-        inner=contract.structure.inner,
+        inner=inner,
+        carry=contract.structure.carry,
         state=None if contract.state == "compute" else format_named(resolved.state),
         state_every=contract.state_every,
     )
@@ -187,7 +253,7 @@ def _call(
     """The callable, whose signature lists what the model takes."""
     if op == "selective_scan":
         return _selective_scan(resolved)
-    if variant == "log_diff":
+    if variant in LOG_FORMS:
         return _linear_scan_of_logs(resolved)
     return _linear_scan(resolved)
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from scancheck.kernels.models.arithmetic import Arithmetic, Array
+from scancheck.kernels.models.chunks import by_position, by_time
 
 Chunks = int | slice
 StatesFrom = Callable[[Chunks, Array], Array]
@@ -28,6 +29,34 @@ class ChunkSteps:
     log_decay: Array
     decay: Array
     drive: Array
+
+
+Form = Callable[[Arithmetic, ChunkSteps, str], StatesFrom]
+
+
+def chunk_steps(log_decay: Array, decay: Array, drive: Array, chunk: int) -> ChunkSteps:
+    """Steps [T, lanes] by position in their chunk, the last chunk filled up."""
+    return ChunkSteps(
+        log_decay=by_position(log_decay, chunk, 0.0),
+        decay=by_position(decay, chunk, 1.0),
+        drive=by_position(drive, chunk, 0.0),
+    )
+
+
+def chained(
+    states_from: StatesFrom,
+    length: int,
+    chunk: int,
+    initial: Array,
+    store: Callable[[Array], Array],
+) -> tuple[Array, Array]:
+    """States [T, lanes] and the state each chunk starts from, [chunks, lanes]."""
+    count = -(-length // chunk)
+    edges, chunks = [initial], []
+    for k in range(count):
+        chunks.append(states_from(k, edges[k]))
+        edges.append(store(chunks[k][-1]))
+    return by_time(np.stack(chunks, axis=1), length), np.stack(edges[:count])
 
 
 def inherited_and_own(arithmetic: Arithmetic, sums: Array, own: Array) -> StatesFrom:
