@@ -91,14 +91,14 @@ def scan(
         return Affine(drive=arithmetic.cast(algorithm.state, value(arithmetic, state)))
 
     if algorithm.variant in CHUNK_FORMS:
-        states, edges = chained(
+        states, carried = chained(
             _log_form(arithmetic, algorithm, steps),
             len(steps.drive),
             _chunk(algorithm, steps),
             initial,
-            lambda carried: store(Affine(drive=carried)).drive,
+            lambda state: store(Affine(drive=state)).drive,
         )
-        return Scanned(states=states, edges=Affine(drive=edges))
+        return Scanned(states=states, edges=Affine(drive=carried))
     if algorithm.name in ("chunk", "single_pass"):
         edges = _edges(arithmetic, algorithm, steps, start, store)
         states = states_again(arithmetic, algorithm, steps, edges)
@@ -153,9 +153,7 @@ def states_again(
     if algorithm.name == "single_pass":
         prefixes = local_prefixes(arithmetic, combine, maps, chunk=chunk, inner=inner)
         return applied(arithmetic, combine, prefixes, edges, len(steps.drive))
-    return states_from_edges(
-        arithmetic, combine, maps, edges, chunk=chunk, inner=inner
-    )
+    return states_from_edges(arithmetic, combine, maps, edges, chunk=chunk, inner=inner)
 
 
 def _unchunked(
@@ -188,9 +186,7 @@ def _unchunked(
     return value(arithmetic, states)
 
 
-def _log_form(
-    arithmetic: Arithmetic, algorithm: Algorithm, steps: Steps
-) -> StatesFrom:
+def _log_form(arithmetic: Arithmetic, algorithm: Algorithm, steps: Steps) -> StatesFrom:
     assert steps.log_decay is not None
     form = CHUNK_FORMS[algorithm.variant]
     in_chunks = chunk_steps(

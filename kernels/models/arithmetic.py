@@ -41,12 +41,12 @@ _LARGEST_POWER = 2.0**30
 class Arithmetic:
     """Operations that give the value of `format` nearest to the exact result.
 
-    exp, log, softplus, sigmoid and silu are evaluated in fp64 (for fp64 in the machine's
-    extended format) and then rounded once: within `FUNCTION_ERROR` unit roundoffs.
+    exp, log, softplus, sigmoid and silu are evaluated in fp64 (for fp64 in the
+    machine's extended format), then rounded once: within `FUNCTION_ERROR` u.
     """
 
     FUNCTION_ERROR = 1.01
-    """Unit roundoffs a function value may be off: 1 for the rounding, and at most
+    """Unit roundoffs u a function value may be off: 1 for the rounding, and at most
     5 ulps of the evaluation, 10 * 2**-11 = 0.005 in the extended format and
     10 * 2**-29 in fp64 for the shorter formats."""
 

@@ -16,19 +16,21 @@ if TYPE_CHECKING:
 
 OPS = ("linear_scan", "selective_scan")
 LAYOUTS = {"linear_scan": (), "selective_scan": ("keys=grouped", "keys=constant")}
-# Of each algorithm, how it is cut and in which order the steps of a piece combine.
+# Of each algorithm: how it is cut, the order inside a piece, the order between pieces.
 ALGORITHMS = {
-    "sequential": ("sequential", "sequential"),
-    "hillis_steele": ("hillis_steele", "tree"),
-    "blelloch": ("blelloch", "tree"),
-    "chunk": ("chunk", "sequential"),
-    "chunk_tree": ("chunk", "tree"),
-    "chunk_warps": ("chunk", "warps"),
-    "single_pass": ("single_pass", "sequential"),
-    "single_pass_tree": ("single_pass", "tree"),
-    "single_pass_warps": ("single_pass", "warps"),
+    "sequential": ("sequential", "sequential", "sequential"),
+    "hillis_steele": ("hillis_steele", "tree", "sequential"),
+    "blelloch": ("blelloch", "tree", "sequential"),
+    "chunk": ("chunk", "sequential", "sequential"),
+    "chunk_tree": ("chunk", "tree", "sequential"),
+    "chunk_warps": ("chunk", "warps", "sequential"),
+    "chunk_carry_tree": ("chunk", "sequential", "tree"),
+    "chunk_tree_carry_tree": ("chunk", "tree", "tree"),
+    "chunk_warps_carry_tree": ("chunk", "warps", "tree"),
+    "single_pass": ("single_pass", "sequential", "sequential"),
+    "single_pass_tree": ("single_pass", "tree", "sequential"),
+    "single_pass_warps": ("single_pass", "warps", "sequential"),
 }
-CARRIES = ("sequential", "tree")
 COMPENSATIONS = ("plain", "kahan", "full")
 # Of each log form, the algorithms whose order its sums may take.
 LOG_FORMS = {
@@ -56,12 +58,10 @@ def models() -> tuple[Kernel, ...]:
                 kernels.append(model(op, algorithm, variant))
         kernels += [
             model(op, "blelloch", "plain"),
-            model(op, "blelloch", "full"),
             model(op, "chunk_warps", "plain"),
-            model(op, "chunk", "plain", carry="tree"),
+            model(op, "chunk_carry_tree", "plain"),
             model(op, "single_pass", "plain"),
             model(op, "single_pass_warps", "plain"),
-            model(op, "single_pass_warps", "full"),
             model(op, "sequential", "plain", compute="storage"),
             model(op, "hillis_steele", "plain", compute="storage"),
             model(op, "chunk", "plain", compute="storage"),
@@ -81,7 +81,6 @@ def model(
     variant: str,
     *,
     chunk: int = 64,
-    carry: str = "sequential",
     compute: str = "fp32",
     state: str | None = None,
     state_every: int = 1,
@@ -89,12 +88,12 @@ def model(
     """The model of one algorithm and variant.
 
     `chunk` counts for the algorithms of chunks, which round the carried state to
-    `state` at chunk edges; sequential does it every `state_every` steps. `carry` is the
-    order between the chunks of two passes: sequential or tree. `compute` and `state` are format names or "storage"; fp64 cases are computed in
-    fp64 where `compute` is fp32. Raises CaseInvalid for an unknown name or a
-    combination that does not exist.
+    `state` at chunk edges; sequential does it every `state_every` steps. `compute` and
+    `state` are format names or "storage"; fp64 cases are computed in fp64 where
+    `compute` is fp32. Raises CaseInvalid for an unknown name or a combination that does
+    not exist.
     """
-    _check(op, algorithm, variant, chunk, carry, compute, state)
+    _check(op, algorithm, variant, chunk, compute, state)
     if _is_chunked(algorithm) and state is not None:
         if state_every not in (1, chunk):
             raise CaseInvalid(
@@ -106,7 +105,7 @@ def model(
         compute=compute,
         state=state or "compute",
         state_every=state_every,
-        structure=_structure(algorithm, chunk, carry),
+        structure=_structure(algorithm, chunk),
         fma="no",
         log=variant.removeprefix("log_") if variant in LOG_FORMS else "none",
         comp=variant if variant in ("kahan", "full") else "none",
@@ -138,7 +137,6 @@ def _check(
     algorithm: str,
     variant: str,
     chunk: int,
-    carry: str,
     compute: str,
     state: str | None,
 ) -> None:
@@ -146,7 +144,6 @@ def _check(
         ("op", OPS, op),
         ("algorithm", tuple(ALGORITHMS), algorithm),
         ("variant", VARIANTS, variant),
-        ("carry", CARRIES, carry),
         ("compute", ("storage", *FORMATS), compute),
         ("state", (None, "storage", *FORMATS), state),
     ):
@@ -163,13 +160,6 @@ def _check(
             f"model: {variant} is computed with algorithm {' or '.join(orders)}; "
             f"got {algorithm!r}"
         )
-    if carry == "tree" and (
-        ALGORITHMS[algorithm][0] != "chunk" or variant in LOG_FORMS
-    ):
-        raise CaseInvalid(
-            "model: carry=tree belongs to two passes over chunks without logs; "
-            f"got {algorithm} with {variant}"
-        )
     carries = _is_chunked(algorithm) or algorithm == "sequential"
     if state is not None and (not carries or variant == "log_full"):
         raise CaseInvalid(
@@ -177,9 +167,9 @@ def _check(
         )
 
 
-def _structure(algorithm: str, chunk: int, carry: str) -> Structure:
+def _structure(algorithm: str, chunk: int) -> Structure:
     if _is_chunked(algorithm):
-        _, inner = ALGORITHMS[algorithm]
+        _, inner, carry = ALGORITHMS[algorithm]
         inner = "sequential" if inner == "sequential" else "tree"
         return Structure(kind="chunk", chunk=chunk, inner=inner, carry=carry)
     return Structure(kind="sequential" if algorithm == "sequential" else "tree")
@@ -192,12 +182,10 @@ def _range(algorithm: str, variant: str) -> str:
 
 
 def _name(op: str, algorithm: str, variant: str, contract: Contract) -> str:
-    frame, _ = ALGORITHMS[algorithm]
+    frame, *_ = ALGORITHMS[algorithm]
     chunk = contract.structure.chunk
-    shape = algorithm.replace(frame, f"{frame}{chunk or ''}")
+    shape = f"{frame}{chunk or ''}{algorithm.removeprefix(frame)}"
     parts = ["model", op, shape, variant]
-    if contract.structure.carry != Structure().carry:
-        parts.append(f"carry_{contract.structure.carry}")
     if contract.compute != Contract().compute:
         parts.append(f"compute_{contract.compute}")
     if contract.state != Contract().state:
@@ -235,13 +223,13 @@ def _resolved(
 ) -> tuple[Arithmetic, Algorithm]:
     """What a call on tensors of `dtype` runs."""
     resolved = resolve(contract, dtype)
-    frame, inner = ALGORITHMS[algorithm]
+    frame, inner, carry = ALGORITHMS[algorithm]
     return Arithmetic(format_named(resolved.compute)), Algorithm(
         name=frame,
         variant=variant,
         chunk=contract.structure.chunk,
         inner=inner,
-        carry=contract.structure.carry,
+        carry=carry,
         state=None if contract.state == "compute" else format_named(resolved.state),
         state_every=contract.state_every,
     )

@@ -16,7 +16,11 @@ Contract: log=factored, structure chunk(C, order of c and V, sequential).
 """
 
 from scancheck.kernels.models.arithmetic import Arithmetic
-from scancheck.kernels.models.log_chunks import ChunkSteps, StatesFrom, inherited_and_own
+from scancheck.kernels.models.log_chunks import (
+    ChunkSteps,
+    StatesFrom,
+    inherited_and_own,
+)
 from scancheck.kernels.models.running import running_sums
 
 

@@ -7,7 +7,7 @@ warps       Hillis-Steele in warps of 32, then across them
 
 from collections.abc import Callable
 
-from scancheck.kernels.models.arithmetic import Arithmetic, Array
+from scancheck.kernels.models.arithmetic import Arithmetic
 from scancheck.kernels.models.combine import (
     Affine,
     Combine,

@@ -1,8 +1,8 @@
 """The frame of the log forms that work in chunks.
 
-A form says what each chunk makes of the state carried into it. The chain is the same for
-all: S_in of the first chunk is the initial state, and the last state of a chunk is S_in
-of the next, through `store`.
+A form says what each chunk makes of the state carried into it. The chain is the same
+for all: S_in of the first chunk is the initial state, and the last state of a chunk is
+S_in of the next, through `store`.
 
 Arrays are [C, chunks, lanes], position in the chunk first; the last chunk is filled up
 with steps of log decay 0, decay 1 and drive 0.

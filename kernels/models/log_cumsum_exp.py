@@ -3,12 +3,13 @@
 Steps 1..T, S_0 the initial state, every operation rounded once; exp, log and log1p are
 rounded once from their exact values:
 
-    c_t          = running sums of the log decays l_1..l_t over the whole length, in order
-                   or by Hillis-Steele
+    c_t          = running sums of the log decays l_1..l_t over the whole length, in
+                   order or by Hillis-Steele
     (s_0, k_0)   = sign of S_0, log|S_0|                one log
     (s_j, k_j)   = sign of b_j, log|b_j| - c_j          one log, one subtraction
-    (z_t, e_t)   = running signed log-sums of (s_0, k_0) .. (s_t, k_t), in the same order:
-                   x = the operand of the larger log, y = the other one (ties: x earlier)
+    (z_t, e_t)   = running signed log-sums of (s_0, k_0) .. (s_t, k_t), in the same
+                   order; of two operands
+                   x is the one of the larger log (the earlier one of equals), y the other
                    d = k_y - k_x                        one subtraction, d <= 0
                    r = exp(d)                           one exp
                    n = log1p(r), or log1p(-r) where the signs differ

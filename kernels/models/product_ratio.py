@@ -16,7 +16,7 @@ Contract: log=ratio, structure chunk(C, order of p and Q, sequential).
 """
 
 from scancheck.kernels.models.arithmetic import Arithmetic, Array
-from scancheck.kernels.models.log_chunks import ChunkSteps, Chunks, StatesFrom
+from scancheck.kernels.models.log_chunks import Chunks, ChunkSteps, StatesFrom
 from scancheck.kernels.models.running import running_products, running_sums
 
 

@@ -6,8 +6,8 @@ state carried into it, every operation rounded once:
 
     c_t         = running sums of the log decays l_1..l_t, in order or by Hillis-Steele
     n_t         = c_t log2(e) rounded to an integer
-    h_t         = exp(c_t - n_t ln 2)          rounded once from its exact value, so that
-    f_t         = exp(n_t ln 2 - c_t)          exp(c_t) = h_t 2**n_t, exp(-c_t) = f_t 2**-n_t
+    h_t         = exp(c_t - n_t ln 2)          exp(c_t) = h_t 2**n_t, and
+    f_t         = exp(n_t ln 2 - c_t)          exp(-c_t) = f_t 2**-n_t, both rounded once
     (v_j, m_j)  = (f_j b_j, -n_j)              one product
     (V_t, N_t)  = running sums of the scaled numbers v_1 .. v_t, in the same order as c
     (W_t, M_t)  = S_in + (V_t, N_t)
@@ -25,7 +25,7 @@ Contract: log=renorm, structure chunk(C, order of c and V, sequential).
 import numpy as np
 
 from scancheck.kernels.models.arithmetic import Arithmetic, Array
-from scancheck.kernels.models.log_chunks import ChunkSteps, Chunks, StatesFrom
+from scancheck.kernels.models.log_chunks import Chunks, ChunkSteps, StatesFrom
 from scancheck.kernels.models.running import Items, running, running_sums
 
 

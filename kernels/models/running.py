@@ -1,8 +1,8 @@
 """Running combinations along the first axis, in order or by Hillis-Steele.
 
 in order   y_0 = x_0,  y_t = y_{t-1} o x_t
-tree       in ceil(log2 n) rounds of reach r = 1, 2, 4, ...: y_t <- y_{t-r} o y_t for all
-           t >= r at once, from one buffer into another
+tree       in ceil(log2 n) rounds of reach r = 1, 2, 4, ...: y_t <- y_{t-r} o y_t for
+           all t >= r at once, from one buffer into another
 
 with o rounding as its own operations do, and the earlier operand on the left.
 """

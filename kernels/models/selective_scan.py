@@ -7,7 +7,8 @@
 Gradients follow the definition backwards in the same arithmetic (numerics 2.9, explicit
 adjoint). The forward pass keeps the states at chunk edges, as they are carried over
 them; from these the backward pass recomputes the states inside each chunk and the
-ungated outputs, to the bits they had before they were stored. Arrays have time in front: [T, B, D], and [T, B, D, N] for the states.
+ungated outputs, to the bits they had before they were stored. The adjoint's chunks are
+counted from the end. Arrays have time in front: [T, B, D], and [T, B, D, N] for states.
 """
 
 from collections.abc import Callable

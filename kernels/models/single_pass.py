@@ -9,11 +9,11 @@ read once:
     S_out   = P_C applied to S_in                  one product, one addition, then store
     S_t     = P_t applied to S_in                  one product, one addition
 
-From the states at chunk edges the same prefixes give every state again, to the last bit.
+From the states at chunk edges the same prefixes give every state again, bit by bit.
 
-Contract: structure chunk(C, inner, sequential). A term passes at most C - 1 additions in
-a prefix when `inner` is sequential, ceil(log2 C) when it is a tree (one more by warps),
-one for each chunk edge that it crosses and one for the last application.
+Contract: structure chunk(C, inner, sequential). A term passes at most C - 1 additions
+in a prefix when `inner` is sequential, ceil(log2 C) when it is a tree (one more by
+warps), one for each chunk edge that it crosses and one for the last application.
 
 Source of the chain: Merrill and Garland, "Single-pass parallel prefix scan with
 decoupled look-back", NVR-2016-002 (2016); here no chunk looks back further than one.
@@ -47,7 +47,11 @@ def chained_edges(
 
 
 def applied(
-    arithmetic: Arithmetic, combine: Combine, prefixes: Affine, edges: Affine, count: int
+    arithmetic: Arithmetic,
+    combine: Combine,
+    prefixes: Affine,
+    edges: Affine,
+    count: int,
 ) -> Array:
     """The states after each of `count` steps, [T, lanes]."""
     start = take(edges, None)

@@ -80,7 +80,7 @@ def states_from_edges(
 
 
 def by_chunk(steps: Affine, chunk: int) -> Affine:
-    """[T, lanes] -> [C, chunks, lanes], the last chunk filled up with identity steps."""
+    """[T, lanes] -> [C, chunks, lanes], the last filled up with identity steps."""
     assert steps.decay is not None
     rest = steps.decay_rest
     return Affine(
