@@ -1,9 +1,9 @@
 """linear_scan in model arithmetic: h_t = a_t h_{t-1} + b_t, with a = exp(g) from g.
 
 Gradients (numerics 2.9, explicit adjoint): db_t = G_t, da_t = G_t S_{t-1} and
-dg_t = a_t da_t. The forward pass keeps the states at chunk edges, as they are carried over them; from
-these the backward pass recomputes every state inside its chunk, to the bits it had
-before it was stored. The adjoint's chunks are counted from the end.
+dg_t = a_t da_t. The forward pass keeps the states at chunk edges, as they are carried
+over them; from these the backward pass recomputes every state inside its chunk, to the
+bits it had before it was stored. The adjoint's chunks are counted from the end.
 """
 
 from collections.abc import Callable

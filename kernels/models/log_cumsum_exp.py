@@ -8,8 +8,8 @@ rounded once from their exact values:
     (s_0, k_0)   = sign of S_0, log|S_0|                one log
     (s_j, k_j)   = sign of b_j, log|b_j| - c_j          one log, one subtraction
     (z_t, e_t)   = running signed log-sums of (s_0, k_0) .. (s_t, k_t), in the same
-                   order; of two operands
-                   x is the one of the larger log (the earlier one of equals), y the other
+                   order; of two operands x has the larger log
+                   (the earlier one of equals), y is the other one:
                    d = k_y - k_x                        one subtraction, d <= 0
                    r = exp(d)                           one exp
                    n = log1p(r), or log1p(-r) where the signs differ

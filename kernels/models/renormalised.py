@@ -7,7 +7,7 @@ state carried into it, every operation rounded once:
     c_t         = running sums of the log decays l_1..l_t, in order or by Hillis-Steele
     n_t         = c_t log2(e) rounded to an integer
     h_t         = exp(c_t - n_t ln 2)          exp(c_t) = h_t 2**n_t, and
-    f_t         = exp(n_t ln 2 - c_t)          exp(-c_t) = f_t 2**-n_t, both rounded once
+    f_t         = exp(n_t ln 2 - c_t)          exp(-c_t) = f_t 2**-n_t: rounded once
     (v_j, m_j)  = (f_j b_j, -n_j)              one product
     (V_t, N_t)  = running sums of the scaled numbers v_1 .. v_t, in the same order as c
     (W_t, M_t)  = S_in + (V_t, N_t)

@@ -6,7 +6,7 @@ rounded once and exp rounded once from its exact value:
     s_tj  = running sums of the log decays l_{j+1}..l_t, started anew for every j, in
             order or by Hillis-Steele (column j of the masked matrix); s_tt = 0
     c_t   = s_t0, the sum from the chunk's start
-    L_t   = (..(exp(s_t1) b_1 + exp(s_t2) b_2) + ..) + b_t    products rounded, j upwards
+    L_t   = (..(exp(s_t1) b_1 + exp(s_t2) b_2) + ..) + b_t   products rounded, j upwards
     S_t   = exp(c_t) S_in + L_t                               one product, one addition
 
 No exponent is a difference, so that an exponent's error is that of its own t - j gates

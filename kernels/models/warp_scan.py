@@ -42,7 +42,7 @@ def warp_scan(arithmetic: Arithmetic, combine: Combine, steps: Affine) -> Affine
 
 def _by_lane(x: Array) -> Array:
     """[warps * 32, ...] -> [32, warps, ...]."""
-    return np.swapaxes(x.reshape(-1, LANES, *x.shape[1:]), 0, 1)
+    return np.swapaxes(x.reshape(len(x) // LANES, LANES, *x.shape[1:]), 0, 1)
 
 
 def _by_element(x: Array) -> Array:
