@@ -4,7 +4,12 @@ Every conversion rounds once, to nearest with ties to even, from the exact value
 library casts from float64 to 16 bits go through float32 and round twice; only NumPy's,
 which round once, are used here. Values of every format travel as float64, exactly.
 
-Sources: IEEE 754-2019, sections 3.3 and 4.3; round to odd: Boldo and Melquiond,
+fp8_e4m3 (torch's float8_e4m3fn) has no infinity: its overflow is NaN here. The OCP
+specification allows that and saturation to the largest value; torch's own cast to it
+saturates, that of an infinity included, and its cast to float8_e5m2 gives infinity.
+
+Sources: IEEE 754-2019, sections 3.3 and 4.3; OCP 8-bit Floating Point Specification
+(OFP8) 1.0 (2023), section 5; round to odd: Boldo and Melquiond,
 "Emulation of FMA and correctly rounded sums", IEEE Trans. Computers 57 (2008).
 """
 
@@ -79,15 +84,28 @@ class Format:
     @property
     def torch_name(self) -> str:
         """The attribute of `torch` whose dtype stores this format."""
-        return _TORCH_FAMILIES[self.name[:2]] + self.name[2:]
+        family = _TORCH_FAMILIES[self.name[:2]] + self.name[2:]
+        # torch marks the format that spends its infinities on finite values by "fn".
+        return family if self.has_infinity else family + "fn"
 
 
+FP8_E4M3 = Format(
+    name="fp8_e4m3",
+    precision=4,
+    emin=-6,
+    emax=8,
+    has_infinity=False,
+    largest_significand=14,  # all ones is NaN
+)
+FP8_E5M2 = Format(name="fp8_e5m2", precision=3, emin=-14, emax=15)
 FP16 = Format(name="fp16", precision=11, emin=-14, emax=15)
 BF16 = Format(name="bf16", precision=8, emin=-126, emax=127)
 FP32 = Format(name="fp32", precision=24, emin=-126, emax=127)
 FP64 = Format(name="fp64", precision=53, emin=-1022, emax=1023)
 TF32 = Format(name="tf32", precision=11, emin=-126, emax=127)
-FORMATS: dict[str, Format] = {fmt.name: fmt for fmt in (FP16, BF16, FP32, FP64)}
+FORMATS: dict[str, Format] = {
+    fmt.name: fmt for fmt in (FP8_E4M3, FP8_E5M2, FP16, BF16, FP32, FP64)
+}
 
 _NUMPY_TYPES: dict[Format, type[np.floating]] = {FP16: np.float16, FP32: np.float32}
 

@@ -12,7 +12,11 @@ from scancheck.formats import FORMATS, FloatArray
 
 
 def all_values(dtype_name: str) -> FloatArray:
-    """Every value of a 16-bit format, NaN apart, read from its bit patterns."""
+    """Every value of a short format, NaN apart, read from its bit patterns."""
+    if dtype_name.startswith("fp8"):
+        codes = torch.arange(256, dtype=torch.int32).to(torch.uint8)
+        values = codes.view(torch_dtype(dtype_name)).double().numpy()
+        return np.asarray(values[~np.isnan(values)])
     patterns = np.arange(2**16, dtype=np.uint16)
     if dtype_name == "fp16":
         values = patterns.view(np.float16).astype(np.float64)
@@ -22,14 +26,15 @@ def all_values(dtype_name: str) -> FloatArray:
     return values[~np.isnan(values)]
 
 
-@pytest.mark.parametrize("dtype_name", ["fp16", "bf16"])
+@pytest.mark.parametrize("dtype_name", ["fp8_e4m3", "fp8_e5m2", "fp16", "bf16"])
 def test_every_short_value_crosses_both_ways(dtype_name: str) -> None:
     """Each value has bits of its own in torch, and comes back as it was."""
     values = all_values(dtype_name)
     tensor = to_torch(values, dtype_name)
     back = from_torch(tensor)
+    bits = torch.uint8 if tensor.dtype.itemsize == 1 else torch.int16
     assert tensor.dtype == torch_dtype(dtype_name)
-    assert np.unique(tensor.view(torch.int16).numpy()).size == values.size
+    assert np.unique(tensor.view(bits).numpy()).size == values.size
     assert not bits_differ(back, values).any()
 
 
@@ -53,6 +58,10 @@ def test_fp64_values_cross_both_ways(value: float) -> None:
         ("fp16", 1 + 2**-11 + 2**-40),  # torch's cast rounds this twice
         ("bf16", 1 + 2**-8 + 2**-40),
         ("fp16", 65520.0),
+        ("fp8_e4m3", 1 + 2**-4 + 2**-40),
+        ("fp8_e4m3", 480.0),  # torch's cast saturates
+        ("fp8_e4m3", float("inf")),
+        ("fp8_e5m2", 61440.0),
         ("fp32", 2.0**-150),
         ("fp32", 0.1),
     ],

@@ -13,6 +13,8 @@ from scancheck.errors import CaseInvalid
 from scancheck.formats import (
     BF16,
     FORMATS,
+    FP8_E4M3,
+    FP8_E5M2,
     FP16,
     FP32,
     FP64,
@@ -28,23 +30,36 @@ from scancheck.formats import (
     ulp,
 )
 
-FP8_E5M2 = Format(name="fp8_e5m2", precision=3, emin=-14, emax=15)
-FP8_E4M3 = Format(
-    name="fp8_e4m3fn",
-    precision=4,
-    emin=-6,
-    emax=8,
-    has_infinity=False,
-    largest_significand=14,
-)
-
 SMALL = [FP16, BF16, FP8_E4M3, FP8_E5M2]
 ALL = [*SMALL, TF32, FP32, FP64]
 
 every_format = pytest.mark.parametrize("fmt", ALL, ids=lambda fmt: fmt.name)
 every_small_format = pytest.mark.parametrize("fmt", SMALL, ids=lambda fmt: fmt.name)
 every_half = pytest.mark.parametrize("fmt", [FP16, BF16], ids=lambda fmt: fmt.name)
+every_eighth = pytest.mark.parametrize(
+    "fmt", [FP8_E4M3, FP8_E5M2], ids=lambda fmt: fmt.name
+)
 finite_float = st.floats(allow_nan=False, allow_infinity=False)
+
+
+def every_code(fmt: Format) -> FloatArray:
+    """All 256 codes of an 8-bit format, as float64, decoded field by field.
+
+    Sign, exponent, fraction; exponent 0 is subnormal. Of e5m2 the top exponent is
+    infinity and NaN as in IEEE 754; of e4m3 only the code of all ones is NaN (OFP8,
+    table 1).
+    """
+    codes = np.arange(256)
+    fraction_bits = fmt.precision - 1
+    exponent = (codes & 0x7F) >> fraction_bits
+    fraction = (codes & (2**fraction_bits - 1)) / 2.0**fraction_bits
+    normal = np.ldexp(1.0 + fraction, exponent + fmt.emin - 1)
+    size = np.where(exponent == 0, np.ldexp(fraction, fmt.emin), normal)
+    if fmt == FP8_E5M2:
+        size = np.where(exponent == 31, np.where(fraction == 0, np.inf, np.nan), size)
+    else:
+        size = np.where(codes & 0x7F == 0x7F, np.nan, size)
+    return np.where(codes < 128, size, -size)
 
 
 def every_bit_pattern(fmt: Format) -> FloatArray:
@@ -134,8 +149,15 @@ def test_eta_bounds_the_error_of_a_subnormal_rounding(fmt: Format) -> None:
 
 def test_format_named() -> None:
     """A known name gives its format; an unknown one is refused with the known names."""
-    assert [format_named(name) for name in FORMATS] == [FP16, BF16, FP32, FP64]
-    with pytest.raises(CaseInvalid, match="fp16, bf16, fp32, fp64; got 'float32'"):
+    assert [format_named(name) for name in FORMATS] == [
+        FP8_E4M3,
+        FP8_E5M2,
+        FP16,
+        BF16,
+        FP32,
+        FP64,
+    ]
+    with pytest.raises(CaseInvalid, match="bf16, fp32, fp64; got 'float32'"):
         format_named("float32")
 
 
@@ -157,6 +179,27 @@ def test_ordinals_are_the_bit_patterns(fmt: Format) -> None:
     got = ordinal(fmt, values[known])
     assert np.array_equal(got, want[known])
     assert np.array_equal(from_ordinal(fmt, got), values[known])
+
+
+@every_eighth
+def test_every_code_is_its_own_rounding(fmt: Format) -> None:
+    """The 256 codes are the format's values, and rounding leaves each alone."""
+    values = every_code(fmt)
+    finite = values[np.isfinite(values)]
+    assert np.array_equal(np.unique(finite), every_finite_value(fmt))
+    assert np.isinf(values).sum() == 2 * fmt.has_infinity
+    assert_same(round_array(fmt, values), values, values)
+    assert_same(exactly(fmt, values), values, values)
+
+
+@every_eighth
+def test_ordinals_are_the_codes(fmt: Format) -> None:
+    """The ordinal of a non-negative value is its code; a sign negates it."""
+    values, codes = every_code(fmt), np.arange(256)
+    want = np.where(codes < 128, codes, 128 - codes)
+    known = ~np.isnan(values)
+    assert np.array_equal(ordinal(fmt, values[known]), want[known])
+    assert np.array_equal(from_ordinal(fmt, want[known]), values[known])
 
 
 @every_small_format

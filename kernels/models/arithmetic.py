@@ -30,16 +30,23 @@ HAS_EXTENDED_PRECISION = np.finfo(np.longdouble).nmant > 52
 
 _VELTKAMP_SPLITTER = 2.0**27 + 1.0
 
+# ln 2 in two words; the first has 21 bits, so that its product with an integer below
+# 2**32 is exact in fp64 (Cody and Waite, "Software Manual for the Elementary
+# Functions", 1980, chapter 6).
+_LN2_HIGH = float.fromhex("0x1.62e42p-1")
+_LN2_LOW = np.longdouble("4.749325039031672321214581765680755e-7")
+_LARGEST_POWER = 2.0**30
+
 
 class Arithmetic:
     """Operations that give the value of `format` nearest to the exact result.
 
-    exp, softplus, sigmoid and silu are evaluated in fp64 (for fp64 in the machine's
-    extended format) and then rounded once: within `FUNCTION_ERROR` unit roundoffs.
+    exp, log, softplus, sigmoid and silu are evaluated in fp64 (for fp64 in the
+    machine's extended format), then rounded once: within `FUNCTION_ERROR` u.
     """
 
     FUNCTION_ERROR = 1.01
-    """Unit roundoffs a function value may be off: 1 for the rounding, and at most
+    """Unit roundoffs u a function value may be off: 1 for the rounding, and at most
     5 ulps of the evaluation, 10 * 2**-11 = 0.005 in the extended format and
     10 * 2**-29 in fp64 for the shorter formats."""
 
@@ -70,6 +77,10 @@ class Arithmetic:
     def mul(self, x: Array, y: Array) -> Array:
         """x y for operands of the format or of a wider one up to fp32."""
         return np.multiply(x, y) if self._native else self.rounded(np.multiply(x, y))
+
+    def div(self, x: Array, y: Array) -> Array:
+        """x / y for operands of the format; 53 >= 2 p + 1 suffices as for a sum."""
+        return np.divide(x, y) if self._native else self.rounded(np.divide(x, y))
 
     def add_wider(self, x: Array, y: Array) -> Array:
         """x + y for operands of the format or of a wider one up to fp32."""
@@ -113,6 +124,31 @@ class Arithmetic:
         high = self.rounded(exact)
         rest = np.where(np.isfinite(high), exact - high, 0.0)
         return high, self.rounded(rest)
+
+    def split_exp(self, x: Array) -> tuple[Array, Array]:
+        """e**x as (f, n): f 2**n, with f in about [0.7, 1.5] and an integer n.
+
+        n is x log2(e) rounded to an integer, and f = exp(x - n ln 2) is rounded once.
+        Where x is not finite, or beyond 7e8, n has its limit and f is what is left.
+        """
+        wide = self._widened(x)
+        n = np.rint(x.astype(np.float64) * np.log2(np.e))
+        n = np.clip(np.where(np.isfinite(n), n, 0.0), -_LARGEST_POWER, _LARGEST_POWER)
+        rest = (wide - n * _LN2_HIGH) - n * self._evaluation(_LN2_LOW)
+        return self.rounded(np.exp(rest)), n.astype(np.int64)
+
+    def scale(self, x: Array, power: Array) -> Array:
+        """x 2**power, rounded only where that leaves the normal range."""
+        limited = np.clip(power, -5000, 5000).astype(np.int32)
+        return self.rounded(np.ldexp(x.astype(np.float64), limited))
+
+    def log(self, x: Array) -> Array:
+        """The natural logarithm of x >= 0; that of zero is -infinity."""
+        return self.rounded(np.log(self._widened(x)))
+
+    def log1p(self, x: Array) -> Array:
+        """log(1 + x) for x >= -1."""
+        return self.rounded(np.log1p(self._widened(x)))
 
     def softplus(self, x: Array) -> Array:
         """log(1 + e**x)."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from scancheck.contract import Contract, ErrorModel, Structure, resolve
 from scancheck.errors import CaseInvalid
-from scancheck.formats import FORMATS, format_named
+from scancheck.formats import FORMATS, Format, format_named
 from scancheck.kernel import Kernel
 from scancheck.kernels.models.algorithm import Algorithm
 from scancheck.kernels.models.arithmetic import HAS_EXTENDED_PRECISION, Arithmetic
@@ -16,8 +16,32 @@ if TYPE_CHECKING:
 
 OPS = ("linear_scan", "selective_scan")
 LAYOUTS = {"linear_scan": (), "selective_scan": ("keys=grouped", "keys=constant")}
-ALGORITHMS = ("sequential", "hillis_steele", "chunk", "chunk_tree")
-VARIANTS = ("plain", "kahan", "full", "log_diff")
+# Of each algorithm: how it is cut, the order inside a piece, the order between pieces.
+ALGORITHMS = {
+    "sequential": ("sequential", "sequential", "sequential"),
+    "hillis_steele": ("hillis_steele", "tree", "sequential"),
+    "blelloch": ("blelloch", "tree", "sequential"),
+    "chunk": ("chunk", "sequential", "sequential"),
+    "chunk_tree": ("chunk", "tree", "sequential"),
+    "chunk_warps": ("chunk", "warps", "sequential"),
+    "chunk_carry_tree": ("chunk", "sequential", "tree"),
+    "chunk_tree_carry_tree": ("chunk", "tree", "tree"),
+    "chunk_warps_carry_tree": ("chunk", "warps", "tree"),
+    "single_pass": ("single_pass", "sequential", "sequential"),
+    "single_pass_tree": ("single_pass", "tree", "sequential"),
+    "single_pass_warps": ("single_pass", "warps", "sequential"),
+}
+COMPENSATIONS = ("plain", "kahan", "full")
+# Of each log form, the algorithms whose order its sums may take.
+LOG_FORMS = {
+    "log_diff": ("chunk", "chunk_tree"),
+    "log_segsum": ("chunk", "chunk_tree"),
+    "log_factored": ("chunk", "chunk_tree"),
+    "log_ratio": ("chunk", "chunk_tree"),
+    "log_renorm": ("chunk", "chunk_tree"),
+    "log_full": ("sequential", "hillis_steele"),
+}
+VARIANTS = (*COMPENSATIONS, *LOG_FORMS)
 
 _ROUNDED_ONCE = ErrorModel(e0=Arithmetic.FUNCTION_ERROR)
 _DOUBLE_WORD = ErrorModel(e0=2.0**-7)
@@ -26,15 +50,18 @@ evaluation's error, at most 0.005 u, in a format of at least fp16's precision.""
 
 
 def models() -> tuple[Kernel, ...]:
-    """Every model that is registered by name."""
+    """Every model that is registered by name; `model` makes any other one."""
     kernels = []
     for op in OPS:
-        for algorithm in ALGORITHMS:
-            for variant in ("plain", "kahan", "full"):
+        for algorithm in ("sequential", "hillis_steele", "chunk", "chunk_tree"):
+            for variant in COMPENSATIONS:
                 kernels.append(model(op, algorithm, variant))
         kernels += [
-            model(op, "chunk", "log_diff"),
-            model(op, "chunk_tree", "log_diff"),
+            model(op, "blelloch", "plain"),
+            model(op, "chunk_warps", "plain"),
+            model(op, "chunk_carry_tree", "plain"),
+            model(op, "single_pass", "plain"),
+            model(op, "single_pass_warps", "plain"),
             model(op, "sequential", "plain", compute="storage"),
             model(op, "hillis_steele", "plain", compute="storage"),
             model(op, "chunk", "plain", compute="storage"),
@@ -43,6 +70,8 @@ def models() -> tuple[Kernel, ...]:
             model(op, "sequential", "plain", state="bf16"),
             model(op, "chunk", "plain", state="bf16"),
         ]
+        for variant, orders in LOG_FORMS.items():
+            kernels += [model(op, algorithm, variant) for algorithm in orders]
     return tuple(kernels)
 
 
@@ -58,15 +87,14 @@ def model(
 ) -> Kernel:
     """The model of one algorithm and variant.
 
-    `chunk` counts for the algorithms chunk and chunk_tree, which round the carried
-    state to `state` at chunk edges; sequential does it every `state_every` steps.
-    `compute` and `state` are format names or "storage"; fp64 cases are computed in
-    fp64 where `compute` is fp32. Raises CaseInvalid for an unknown name or a
-    combination that does not exist.
+    `chunk` counts for the algorithms of chunks, which round the carried state to
+    `state` at chunk edges; sequential does it every `state_every` steps. `compute` and
+    `state` are format names or "storage"; fp64 cases are computed in fp64 where
+    `compute` is fp32. Raises CaseInvalid for an unknown name or a combination that does
+    not exist.
     """
     _check(op, algorithm, variant, chunk, compute, state)
-    chunked = algorithm.startswith("chunk")
-    if chunked and state is not None:
+    if _is_chunked(algorithm) and state is not None:
         if state_every not in (1, chunk):
             raise CaseInvalid(
                 f"model state_every: {algorithm} rounds its state at chunk edges, "
@@ -79,7 +107,7 @@ def model(
         state_every=state_every,
         structure=_structure(algorithm, chunk),
         fma="no",
-        log="diff" if variant == "log_diff" else "none",
+        log=variant.removeprefix("log_") if variant in LOG_FORMS else "none",
         comp=variant if variant in ("kahan", "full") else "none",
         exp=_DOUBLE_WORD if variant == "full" else _ROUNDED_ONCE,
         softplus=_ROUNDED_ONCE,
@@ -100,12 +128,21 @@ def model(
     )
 
 
+def _is_chunked(algorithm: str) -> bool:
+    return ALGORITHMS[algorithm][0] in ("chunk", "single_pass")
+
+
 def _check(
-    op: str, algorithm: str, variant: str, chunk: int, compute: str, state: str | None
+    op: str,
+    algorithm: str,
+    variant: str,
+    chunk: int,
+    compute: str,
+    state: str | None,
 ) -> None:
     for what, known, got in (
         ("op", OPS, op),
-        ("algorithm", ALGORITHMS, algorithm),
+        ("algorithm", tuple(ALGORITHMS), algorithm),
         ("variant", VARIANTS, variant),
         ("compute", ("storage", *FORMATS), compute),
         ("state", (None, "storage", *FORMATS), state),
@@ -117,38 +154,41 @@ def _check(
             )
     if chunk < 1:
         raise CaseInvalid(f"model chunk: expected at least 1; got {chunk}")
-    if variant == "log_diff" and not algorithm.startswith("chunk"):
+    orders = LOG_FORMS.get(variant, tuple(ALGORITHMS))
+    if algorithm not in orders:
         raise CaseInvalid(
-            f"model: log_diff is computed in chunks; got algorithm {algorithm!r}"
+            f"model: {variant} is computed with algorithm {' or '.join(orders)}; "
+            f"got {algorithm!r}"
         )
-    if algorithm == "hillis_steele" and state is not None:
-        raise CaseInvalid(f"model: hillis_steele carries no state; got state={state!r}")
+    carries = _is_chunked(algorithm) or algorithm == "sequential"
+    if state is not None and (not carries or variant == "log_full"):
+        raise CaseInvalid(
+            f"model: {algorithm} with {variant} carries no state; got state={state!r}"
+        )
 
 
 def _structure(algorithm: str, chunk: int) -> Structure:
-    match algorithm:
-        case "sequential":
-            return Structure(kind="sequential")
-        case "hillis_steele":
-            return Structure(kind="tree", order="hillis_steele")
-        case "chunk_tree":
-            return Structure(
-                kind="chunk", chunk=chunk, inner="tree", order="hillis_steele"
-            )
-        case _:
-            return Structure(kind="chunk", chunk=chunk, order="stepwise")
+    name, inner, carry = ALGORITHMS[algorithm]
+    if name == "sequential":
+        return Structure(kind="sequential")
+    orders = {"sequential": "stepwise", "tree": "hillis_steele"}
+    order = orders.get(inner, "any") if carry == "sequential" else "any"
+    if not _is_chunked(algorithm):
+        return Structure(kind="tree", order="any" if name == "blelloch" else order)
+    inner = "sequential" if inner == "sequential" else "tree"
+    return Structure(kind="chunk", chunk=chunk, inner=inner, carry=carry, order=order)
 
 
 def _range(algorithm: str, variant: str) -> str:
-    if variant == "log_diff":
-        return "log"
+    if variant in LOG_FORMS:
+        return "products" if variant == "log_ratio" else "log"
     return "sequential" if algorithm == "sequential" else "products"
 
 
 def _name(op: str, algorithm: str, variant: str, contract: Contract) -> str:
-    shape = algorithm
-    if contract.structure.chunk is not None:
-        shape = algorithm.replace("chunk", f"chunk{contract.structure.chunk}")
+    frame, *_ = ALGORITHMS[algorithm]
+    chunk = contract.structure.chunk
+    shape = f"{frame}{chunk or ''}{algorithm.removeprefix(frame)}"
     parts = ["model", op, shape, variant]
     if contract.compute != Contract().compute:
         parts.append(f"compute_{contract.compute}")
@@ -160,13 +200,26 @@ def _name(op: str, algorithm: str, variant: str, contract: Contract) -> str:
 
 
 def _dtypes(compute: str) -> tuple[str, ...]:
-    """The storage formats whose every value is one of the compute format."""
-    match compute:
-        case "bf16" | "fp16":
-            return (compute,)
-        case _:
-            fp64 = ("fp64",) if HAS_EXTENDED_PRECISION else ()
-            return ("fp32", "fp16", "bf16", *fp64)
+    """The storage formats whose every value is one of the compute format.
+
+    A model that computes in its storage format does not do so in 8 bits.
+    """
+    if compute == "storage":
+        held = [name for name, fmt in FORMATS.items() if fmt.bits > 8]
+    else:
+        wide = format_named("fp64" if compute == Contract().compute else compute)
+        held = [name for name, fmt in FORMATS.items() if _holds(wide, fmt)]
+    if not HAS_EXTENDED_PRECISION:
+        held = [name for name in held if name != "fp64"]
+    return tuple(held)
+
+
+def _holds(outer: Format, inner: Format) -> bool:
+    return (
+        inner.precision <= outer.precision
+        and inner.smallest_subnormal >= outer.smallest_subnormal
+        and inner.largest <= outer.largest
+    )
 
 
 def _resolved(
@@ -174,11 +227,13 @@ def _resolved(
 ) -> tuple[Arithmetic, Algorithm]:
     """What a call on tensors of `dtype` runs."""
     resolved = resolve(contract, dtype)
+    frame, inner, carry = ALGORITHMS[algorithm]
     return Arithmetic(format_named(resolved.compute)), Algorithm(
-        name="chunk" if contract.structure.kind == "chunk" else algorithm,
+        name=frame,
         variant=variant,
         chunk=contract.structure.chunk,
-        inner=contract.structure.inner,
+        inner=inner,
+        carry=carry,
         state=None if contract.state == "compute" else format_named(resolved.state),
         state_every=contract.state_every,
     )
@@ -190,7 +245,7 @@ def _call(
     """The callable, whose signature lists what the model takes."""
     if op == "selective_scan":
         return _selective_scan(resolved)
-    if variant == "log_diff":
+    if variant in LOG_FORMS:
         return _linear_scan_of_logs(resolved)
     return _linear_scan(resolved)
 

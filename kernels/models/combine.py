@@ -121,14 +121,52 @@ def take(maps: Affine, index: Any) -> Affine:
     return each(maps, lambda x: x[index])
 
 
-def join(first: Affine, second: Affine) -> Affine:
-    """Both along the leading axis; a rest that only `second` has begins with zeros."""
+def join(*parts: Affine) -> Affine:
+    """All along the leading axis; a rest that only later parts have begins with zeros.
+
+    A field is there when the last part has it.
+    """
     joined = {}
     for field in fields(Affine):
-        head, tail = getattr(first, field.name), getattr(second, field.name)
-        if tail is None:
+        if getattr(parts[-1], field.name) is None:
             continue
-        if head is None:
-            head = np.zeros_like(first.drive)
-        joined[field.name] = np.concatenate((head, tail))
+        values = [getattr(part, field.name) for part in parts]
+        joined[field.name] = np.concatenate(
+            [
+                np.zeros_like(part.drive) if x is None else x
+                for part, x in zip(parts, values, strict=True)
+            ]
+        )
     return Affine(**joined)
+
+
+def padded(steps: Affine, count: int) -> Affine:
+    """The steps and `count` identity steps."""
+    zeros = np.zeros((count, *steps.drive.shape[1:]), dtype=steps.drive.dtype)
+    rest = None if steps.decay_rest is None else zeros
+    return join(steps, Affine(drive=zeros, decay=zeros + 1.0, decay_rest=rest))
+
+
+def begun(steps: Affine, first: Affine) -> Affine:
+    """The steps with the first replaced by a state.
+
+    Its decay stays in place and is never used: an element that reaches the first step
+    is complete and only ever stands on the left.
+    """
+    drive = steps.drive.copy()
+    drive[0] = first.drive
+    drive_rest = None
+    if first.drive_rest is not None:
+        drive_rest = steps.drive * 0.0
+        drive_rest[0] = first.drive_rest
+    return Affine(
+        drive=drive,
+        decay=steps.decay,
+        decay_rest=steps.decay_rest,
+        drive_rest=drive_rest,
+    )
+
+
+def as_states(maps: Affine) -> Affine:
+    """The same maps of which only the drive is of use, as constant maps."""
+    return Affine(drive=maps.drive, drive_rest=maps.drive_rest)

@@ -1,7 +1,9 @@
 """linear_scan in model arithmetic: h_t = a_t h_{t-1} + b_t, with a = exp(g) from g.
 
-Gradients (numerics 2.9, explicit adjoint): db_t = G_t, da_t = G_t S_{t-1} with the
-states recomputed as they were before they were stored, dg_t = a_t da_t.
+Gradients (numerics 2.9, explicit adjoint): db_t = G_t, da_t = G_t S_{t-1} and
+dg_t = a_t da_t. The forward pass keeps the states at chunk edges, as they are carried
+over them; from these the backward pass recomputes every state inside its chunk, to the
+bits it had before it was stored. The adjoint's chunks are counted from the end.
 """
 
 from collections.abc import Callable
@@ -19,6 +21,7 @@ from scancheck.kernels.models.algorithm import (
     exponential_steps,
     previous,
     scan,
+    states_again,
 )
 from scancheck.kernels.models.arithmetic import Arithmetic, Array
 from scancheck.kernels.models.tensors import (
@@ -63,7 +66,8 @@ class _LinearScan(torch.autograd.Function):
         arithmetic, algorithm = resolve(storage.name)
         with np.errstate(all="ignore"):
             steps, initial = _lowered(arithmetic, algorithm, a, g, b, initial_state)
-            states = scan(arithmetic, algorithm, steps, initial)
+            scanned = scan(arithmetic, algorithm, steps, initial)
+            ctx.edges, states = scanned.edges, scanned.states
             final = states[-1] if len(states) else initial
             h = to_tensor(storage, states.swapaxes(0, 1))
             return h, to_tensor(state_format(storage), final)
@@ -78,7 +82,8 @@ class _LinearScan(torch.autograd.Function):
         arithmetic, algorithm = ctx.resolve(storage.name)
         with np.errstate(all="ignore"):
             steps, initial = _lowered(arithmetic, algorithm, a, g, b, initial_state)
-            before = previous(scan(arithmetic, algorithm, steps, initial), initial)
+            states = states_again(arithmetic, algorithm, steps, ctx.edges)
+            before = previous(states, initial)
             adjoint, initial_bar = adjoint_scan(
                 arithmetic,
                 algorithm,

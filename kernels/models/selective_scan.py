@@ -4,9 +4,11 @@
     h_t = w_t h_{t-1} + (d_t u_t) B_t
     y_t = (sum_n C_tn h_tn + D u_t) silu(z_t)                    n ascending
 
-Gradients follow the definition backwards in the same arithmetic, from states and
-ungated outputs recomputed as they were before they were stored (numerics 2.9, explicit
-adjoint). Arrays have time in front: [T, B, D], and [T, B, D, N] for the states.
+Gradients follow the definition backwards in the same arithmetic (numerics 2.9, explicit
+adjoint). The forward pass keeps the states at chunk edges, as they are carried over
+them; from these the backward pass recomputes the states inside each chunk and the
+ungated outputs, to the bits they had before they were stored. The adjoint's chunks are
+counted from the end. Arrays have time in front: [T, B, D], and [T, B, D, N] for states.
 """
 
 from collections.abc import Callable
@@ -25,8 +27,10 @@ from scancheck.kernels.models.algorithm import (
     exponential_steps,
     previous,
     scan,
+    states_again,
 )
 from scancheck.kernels.models.arithmetic import Arithmetic, Array
+from scancheck.kernels.models.combine import Affine
 from scancheck.kernels.models.reduction import ascending_sum, sum_over_tokens
 from scancheck.kernels.models.selective_layout import (
     Tensors,
@@ -71,7 +75,10 @@ class _SelectiveScan(torch.autograd.Function):
         with np.errstate(all="ignore"):
             inputs = arranged(arithmetic, given)
             lowered = _lowered(arithmetic, algorithm, inputs, delta_softplus)
-            states = scan(arithmetic, algorithm, lowered.steps, inputs["initial_state"])
+            scanned = scan(
+                arithmetic, algorithm, lowered.steps, inputs["initial_state"]
+            )
+            ctx.edges, states = scanned.edges, scanned.states
             final = states[-1] if len(states) else inputs["initial_state"]
             y = _ungated(arithmetic, inputs, states)
             if "z" in inputs:
@@ -94,6 +101,7 @@ class _SelectiveScan(torch.autograd.Function):
                 algorithm,
                 inputs,
                 ctx.delta_softplus,
+                ctx.edges,
                 arithmetic.lift(to_array(ybar)).transpose(2, 0, 1),
                 arithmetic.lift(to_array(final_bar)),
             )
@@ -147,6 +155,7 @@ def _gradients(
     algorithm: Algorithm,
     inputs: dict[str, Array],
     delta_softplus: bool,
+    edges: Affine,
     ybar: Array,
     final_bar: Array,
 ) -> dict[str, Array]:
@@ -154,7 +163,7 @@ def _gradients(
     mul, add = arithmetic.mul, arithmetic.add
     lowered = _lowered(arithmetic, algorithm, inputs, delta_softplus)
     steps, d = lowered.steps, lowered.step_size
-    states = scan(arithmetic, algorithm, steps, inputs["initial_state"])
+    states = states_again(arithmetic, algorithm, steps, edges)
     gradients = {}
 
     pbar = ybar

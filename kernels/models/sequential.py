@@ -9,19 +9,21 @@ from collections.abc import Callable
 import numpy as np
 
 from scancheck.kernels.models.arithmetic import Arithmetic, Array
-from scancheck.kernels.models.combine import Affine, Combine, take, value
+from scancheck.kernels.models.combine import Affine, Combine, take
+
+Store = Callable[[Affine], Affine]
 
 
-def sequential(
+def states_in_order(
     arithmetic: Arithmetic,
     combine: Combine,
     steps: Affine,
     initial: Affine,
     *,
-    store: Callable[[Affine], Affine],
-    store_every: int,
-) -> Array:
-    """The states after each step, shaped as `steps`: [T, lanes].
+    store: Store | None = None,
+    store_every: int = 1,
+) -> Affine:
+    """The states after each step, [T, lanes].
 
     The carried state goes through `store` before step `store_every` (counted from 0)
     and every multiple of it; the state returned at that place does not.
@@ -30,11 +32,11 @@ def sequential(
     rests: Array | None = None
     state = initial
     for t in range(len(steps.drive)):
-        if t > 0 and t % store_every == 0:
+        if store is not None and t > 0 and t % store_every == 0:
             state = store(state)
         state = combine(arithmetic, state, take(steps, t))
         drives[t] = state.drive
         if state.drive_rest is not None:
             rests = np.empty_like(drives) if rests is None else rests
             rests[t] = state.drive_rest
-    return value(arithmetic, Affine(drive=drives, drive_rest=rests))
+    return Affine(drive=drives, drive_rest=rests)

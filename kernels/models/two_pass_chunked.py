@@ -1,24 +1,27 @@
 """Chunk totals first, then the carry from chunk to chunk, then every chunk again.
 
-Pass 1 combines the steps of each chunk but the last; the carry chain applies these
-totals one after another; pass 2 scans each chunk from its carried-in state. Both passes
-scan inside the chunk sequentially or by Hillis-Steele.
+Pass 1 combines the steps of each chunk but the last. The totals are applied to the
+initial state one after another, or by Hillis-Steele over the chunks; that gives the
+state each chunk starts from. Pass 2 scans each chunk from its own. Inside a chunk both
+passes run in one of the orders of `inner_scans`.
 
-Contract: structure chunk(C, inner, sequential). A term passes at most 2 (C - 1) + 1
-additions inside chunks when `inner` is sequential, 2 ceil(log2 C) + 1 when it is a
-tree, and one for each chunk edge that it crosses.
+The states at chunk edges are what a backward pass keeps: from them pass 2 gives every
+state again, to the last bit.
+
+Contract: structure chunk(C, inner, carry). A term passes at most 2 (C - 1) + 1
+additions inside chunks when `inner` is sequential, 2 ceil(log2 C) + 1 when it is
+Hillis-Steele (one more by warps), and one for each chunk edge that it crosses, or
+ceil(log2 chunks) + 1 when the carry is a tree.
 """
 
-from collections.abc import Callable
-
-import numpy as np
-
 from scancheck.kernels.models.arithmetic import Arithmetic, Array
-from scancheck.kernels.models.combine import Affine, Combine, each, join, take, value
-from scancheck.kernels.models.hillis_steele import hillis_steele, prefixes
+from scancheck.kernels.models.chunks import by_position, by_time
+from scancheck.kernels.models.combine import Affine, Combine, join, take, value
+from scancheck.kernels.models.inner_scans import PREFIXES, states_after
+from scancheck.kernels.models.sequential import Store
 
 
-def two_pass_chunked(
+def edge_states(
     arithmetic: Arithmetic,
     combine: Combine,
     steps: Affine,
@@ -26,102 +29,62 @@ def two_pass_chunked(
     *,
     chunk: int,
     inner: str,
-    store: Callable[[Affine], Affine],
-) -> Array:
-    """The states after each step, shaped as `steps`: [T, lanes].
+    carry: str,
+    store: Store,
+) -> Affine:
+    """The state each chunk starts from, [ceil(T / C), lanes]; T is at least 1.
 
-    `inner` is "sequential" or "tree". The state carried over a chunk edge goes through
-    `store`; the initial state and the returned states do not.
+    `store` is what is done to a state that crosses a chunk edge.
     """
-    length = len(steps.drive)
-    if length == 0:
-        return steps.drive.copy()
-    chunk = min(chunk, length)
-    edge = (length - 1) // chunk * chunk
-    complete = take(steps, slice(None, edge))
-    tree = inner == "tree"
-    total = (tree_totals if tree else sequential_totals)(
-        arithmetic, combine, complete, chunk
-    )
-    carried = carry_chain(arithmetic, combine, total, initial, store)
-    scan = tree_pass if tree else sequential_pass
-    return scan(arithmetic, combine, steps, carried, chunk)
+    edge = (len(steps.drive) - 1) // chunk * chunk
+    complete = by_chunk(take(steps, slice(None, edge)), chunk)
+    totals = take(PREFIXES[inner](arithmetic, combine, complete), -1)
+    return carried_states(arithmetic, combine, totals, initial, carry, store)
 
 
-def sequential_totals(
-    arithmetic: Arithmetic, combine: Combine, steps: Affine, chunk: int
-) -> Affine:
-    """The combined step of each chunk, [T / C, lanes]; all chunks in lockstep."""
-    total = take(steps, slice(0, None, chunk))
-    for position in range(1, chunk):
-        step = take(steps, slice(position, None, chunk))
-        total = combine(arithmetic, total, step)
-    return total
-
-
-def tree_totals(
-    arithmetic: Arithmetic, combine: Combine, steps: Affine, chunk: int
-) -> Affine:
-    """The combined step of each chunk, by Hillis-Steele inside it."""
-    return take(prefixes(arithmetic, combine, _by_position(steps, chunk)), -1)
-
-
-def carry_chain(
+def carried_states(
     arithmetic: Arithmetic,
     combine: Combine,
-    total: Affine,
+    totals: Affine,
     initial: Affine,
-    store: Callable[[Affine], Affine],
+    carry: str,
+    store: Store,
 ) -> Affine:
-    """The state each chunk starts from, [chunks, lanes]: one more than totals."""
-    drives = np.empty((len(total.drive) + 1, *initial.drive.shape), initial.drive.dtype)
-    rests = np.zeros_like(drives)
-    state = initial
-    for k in range(len(drives)):
-        if k > 0:
-            state = store(combine(arithmetic, state, take(total, k - 1)))
-        drives[k] = state.drive
-        if state.drive_rest is not None:
-            rests[k] = state.drive_rest
-    return Affine(drive=drives, drive_rest=rests if rests.any() else None)
+    """The initial state, and the state after each total: [totals + 1, lanes]."""
+    start = take(initial, None)
+    count = len(totals.drive)
+    if count == 0:
+        return start
+    if carry == "tree":
+        after = states_after(arithmetic, combine, "tree", totals, initial)
+        return join(start, store(after))
+    states = [start]
+    for k in range(count):
+        state = combine(arithmetic, states[-1], take(totals, slice(k, k + 1)))
+        states.append(store(state))
+    return join(*states)
 
 
-def sequential_pass(
-    arithmetic: Arithmetic, combine: Combine, steps: Affine, carried: Affine, chunk: int
+def states_from_edges(
+    arithmetic: Arithmetic,
+    combine: Combine,
+    steps: Affine,
+    edges: Affine,
+    *,
+    chunk: int,
+    inner: str,
 ) -> Array:
-    """The states of every chunk from its carried-in state; all chunks in lockstep."""
-    states = np.empty_like(steps.drive)
-    state = carried
-    for position in range(chunk):
-        step = take(steps, slice(position, None, chunk))
-        state = take(state, slice(len(step.drive)))
-        state = combine(arithmetic, state, step)
-        states[position::chunk] = value(arithmetic, state)
-    return states
+    """The states after each step, shaped as `steps`: [T, lanes]."""
+    states = states_after(arithmetic, combine, inner, by_chunk(steps, chunk), edges)
+    return by_time(value(arithmetic, states), len(steps.drive))
 
 
-def tree_pass(
-    arithmetic: Arithmetic, combine: Combine, steps: Affine, carried: Affine, chunk: int
-) -> Array:
-    """The states of every chunk by Hillis-Steele from its carried-in state."""
-    length, *lanes = steps.drive.shape
-    padded = _by_position(_padded(steps, -length % chunk), chunk)
-    states = hillis_steele(arithmetic, combine, padded, carried)
-    by_time = np.swapaxes(states, 0, 1).reshape(len(carried.drive) * chunk, *lanes)
-    return by_time[:length]
-
-
-def _by_position(steps: Affine, chunk: int) -> Affine:
-    """[T, lanes] -> [C, T / C, lanes], for T a multiple of C."""
-    count = len(steps.drive) // chunk
-
-    return each(
-        steps, lambda x: np.swapaxes(x.reshape(count, chunk, *x.shape[1:]), 0, 1)
+def by_chunk(steps: Affine, chunk: int) -> Affine:
+    """[T, lanes] -> [C, chunks, lanes], the last filled up with identity steps."""
+    assert steps.decay is not None
+    rest = steps.decay_rest
+    return Affine(
+        drive=by_position(steps.drive, chunk, 0.0),
+        decay=by_position(steps.decay, chunk, 1.0),
+        decay_rest=None if rest is None else by_position(rest, chunk, 0.0),
     )
-
-
-def _padded(steps: Affine, count: int) -> Affine:
-    """The steps and `count` identity steps."""
-    zeros = np.zeros((count, *steps.drive.shape[1:]), dtype=steps.drive.dtype)
-    rest = None if steps.decay_rest is None else zeros
-    return join(steps, Affine(drive=zeros, decay=zeros + 1.0, decay_rest=rest))

@@ -4,7 +4,7 @@ from typing import Any
 
 from scancheck.case import Case
 from scancheck.errors import CaseInvalid
-from scancheck.formats import FORMATS, round_array
+from scancheck.formats import FORMATS
 from scancheck.ops import op_named
 from scancheck.ops.normal_form import Op, spec_of
 from scancheck.recipes.catalog import RECIPES, Recipe
@@ -13,6 +13,7 @@ from scancheck.recipes.inputs import (
     DEFAULT_CHUNK,
     Inputs,
     case_sizes,
+    representable,
     tensor_format,
 )
 
@@ -81,7 +82,7 @@ def build(case: Case) -> Inputs:
 def _rounded(case: Case, op: Op, tensors: Tensors) -> Tensors:
     """Each tensor in its format, in the order of the op's inputs."""
     return {
-        spec.name: round_array(
+        spec.name: representable(
             tensor_format(case, spec_of(op, spec.name, tensors[spec.name].ndim)),
             tensors[spec.name],
         )

@@ -37,6 +37,17 @@ def tensor_format(case: Case, spec: TensorSpec) -> Format:
     return FP64 if case.dtype == FP64.name else FP32
 
 
+def representable(fmt: Format, values: FloatArray) -> FloatArray:
+    """The values rounded once into a format.
+
+    A format without infinity has its largest value instead of an infinity, as torch's
+    cast gives it: a log gate of -infinity is then -448, whose exponential is 0 as well.
+    """
+    if not fmt.has_infinity:
+        values = np.clip(values, -fmt.largest, fmt.largest)
+    return round_array(fmt, values)
+
+
 def case_sizes(case: Case) -> dict[str, int]:
     """The sizes by name, with the default of one B/C group filled in."""
     op = op_named(case.op)
@@ -74,7 +85,7 @@ def cotangents(case: Case, kind: str, seed: int) -> dict[str, FloatArray]:
             small = bell(source, pairs.shape)
             drawn[spec.name] = np.moveaxis(pairs * large + small * 2.0**-5, 0, time)
     return {
-        spec.name: round_array(tensor_format(case, spec), drawn[spec.name])
+        spec.name: representable(tensor_format(case, spec), drawn[spec.name])
         for spec in (sequence, final)
         if spec.name in drawn
     }

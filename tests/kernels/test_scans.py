@@ -48,7 +48,7 @@ def run(
     """The states in float64."""
     arithmetic = Arithmetic(fmt)
     steps = Steps(drive=arithmetic.lift(b), decay=arithmetic.lift(a))
-    states = scan(arithmetic, algorithm, steps, arithmetic.lift(s0))
+    states = scan(arithmetic, algorithm, steps, arithmetic.lift(s0)).states
     assert states.shape == b.shape
     assert states.dtype == arithmetic.dtype
     return states.astype(np.float64)
@@ -285,7 +285,7 @@ def test_log_difference_is_exact_on_dyadic_data(inner: str) -> None:
                 arithmetic.lift(g[:length]),
                 arithmetic.lift(b[:length]),
             )
-            states = scan(arithmetic, algorithm, steps, arithmetic.lift(s0))
+            states = scan(arithmetic, algorithm, steps, arithmetic.lift(s0)).states
             assert np.array_equal(states, exact[:length])
 
 
@@ -305,7 +305,7 @@ def test_log_difference_within_its_bound(
     arithmetic = Arithmetic(FP64)
     algorithm = Algorithm(name="chunk", variant="log_diff", chunk=chunk, inner=inner)
     steps = exponential_steps(arithmetic, algorithm, g, b)
-    states = scan(arithmetic, algorithm, steps, s0)
+    states = scan(arithmetic, algorithm, steps, s0).states
     wide = np.longdouble
     s, size = s0.astype(wide), np.abs(s0).astype(wide)
     for t in range(length):
@@ -332,7 +332,7 @@ def worst_error(variant: str, decay: str) -> float:
         g = (-gates).astype(np.float32)
         steps = exponential_steps(arithmetic, algorithm, g, b)
         exact = np.exp(g.astype(np.float64))
-    states = scan(arithmetic, algorithm, steps, s0)
+    states = scan(arithmetic, algorithm, steps, s0).states
     s, worst = np.zeros(32), 0.0
     for t in range(4096):
         s = exact[t] * s + b[t]
@@ -399,7 +399,7 @@ def test_adjoint_is_the_transpose(name: str, inner: str, variant: str) -> None:
         )
         algorithm = Algorithm(name=name, variant=variant, chunk=4, inner=inner)
         steps = Steps(drive=b, decay=a)
-        states = scan(arithmetic, algorithm, steps, s0)
+        states = scan(arithmetic, algorithm, steps, s0).states
         final = states[-1] if length else s0
         adjoint, initial_bar = adjoint_scan(arithmetic, algorithm, steps, ybar, gbar)
         left = np.sum(ybar * states, axis=0) + gbar * final

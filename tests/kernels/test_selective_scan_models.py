@@ -149,8 +149,9 @@ def assert_within_bound(
     """Outputs and gradients are off by no more roundings than the definition has.
 
     A decay errs by (1.01 + |d A| (1 + 2.01 + 1)) u: exp, its product, softplus and the
-    sum before it (whose relative effect on softplus is at most 1.1 for |x| <= 1); in
-    log differences by up to (2 C + 1) such exponents more. A term has at most L decays
+    sum before it (whose relative effect on softplus is at most 1.1 for |x| <= 1); made
+    of sums of exponents by up to (2 C + 1) such sums more, and over the whole length
+    twice that and a log-sum a step, of logarithms no larger than 20. A term has at most L decays
     and 3 L + 3 operations in each of two scans, 10 in the lowering and the epilogue
     and their pullbacks, and sums over N, the D / G channels of a group, B and L.
     """
@@ -179,7 +180,11 @@ def assert_within_bound(
     u = FORMATS["fp64" if dtype == "fp64" else "fp32"].unit_roundoff
     exponent = 1.5 * 1.25
     per_decay = 1.01 + exponent * 4.01
-    log_form = (2 * length + 1) * length * exponent if "log_diff" in kernel.name else 0
+    log_form = 0.0
+    if ".log_" in kernel.name:
+        log_form = (2 * length + 1) * length * exponent
+    if "log_full" in kernel.name:
+        log_form = 2 * log_form + 2 * (length + 1) * (length * exponent + 20)
     roundings = length * per_decay + 2 * (3 * length + 3) + 10 + log_form
     roundings += states + channels + batch + length
     # In fp64 the reference itself errs as much.
