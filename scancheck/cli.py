@@ -1,4 +1,4 @@
-"""The command line: `scancheck verify`, `list`, `env` and `report`.
+"""The command line: `scancheck verify`, `fuzz`, `replay`, `list`, `env`, `report`.
 
 Exit codes are those of semantics.md. Whatever goes wrong outside the judged kernel ends
 in one line on stderr, and in the JSON where one was asked for.
@@ -18,6 +18,7 @@ from scancheck.errors import (
     RecordUnreadable,
     ScancheckError,
 )
+from scancheck.fuzz_commands import fuzz, replay
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -232,6 +233,10 @@ def report(
     return rerender(rows, output, _console())
 
 
+app.command()(fuzz)
+app.command()(replay)
+
+
 def main() -> int:
     """The exit code of the command line in `sys.argv`."""
     arguments = sys.argv[1:]
@@ -280,8 +285,8 @@ def _usage_message(error: Exception) -> str:
 
 
 def _json_argument(arguments: list[str]) -> Path | None:
-    """The PATH of `verify --json PATH`, also where Typer could not read the rest."""
-    if arguments[:1] != ["verify"]:
+    """The PATH of `--json PATH`, also where Typer could not read the rest."""
+    if arguments[:1] not in (["verify"], ["replay"]):
         return None
     for position, argument in enumerate(arguments):
         if argument.startswith("--json="):

@@ -13,6 +13,7 @@ Mask = NDArray[np.bool_]
 
 # Positions that chunks have to have in common; fewer may coincide by chance.
 TELLING = 3
+VAGUE = ("unknown", "local", "carry", "gradient")  # say less than any other cause
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -69,19 +69,25 @@ class RunRecord:
 def to_json(record: RunRecord) -> dict[str, Any]:
     """The record as plain JSON values: numbers finite or null, tuples as lists."""
     data = {"schema_version": SCHEMA_VERSION, **asdict(record)}
-    return dict(_plain(data))
+    return dict(to_plain(data))
 
 
-def _plain(value: Any) -> Any:
+def finite_or_none(value: float) -> float | None:
+    """The value where JSON has a number for it."""
+    return value if math.isfinite(value) else None
+
+
+def to_plain(value: Any) -> Any:
+    """The value as JSON values: numbers finite or null, tuples as lists, keys texts."""
     match value:
         case dict():
-            return {str(k): _plain(v) for k, v in value.items()}
+            return {str(k): to_plain(v) for k, v in value.items()}
         case list() | tuple():
-            return [_plain(v) for v in value]
+            return [to_plain(v) for v in value]
         case bool() | None | int() | str():
             return value
         case float():
-            return value if math.isfinite(value) else None
+            return finite_or_none(value)
         case _:
             return str(value)
 

@@ -149,3 +149,14 @@ def exit_code(verdicts: Iterable[Verdict], *, blind: bool, require: set[str]) ->
     if blind or not judged or Verdict.UNCERTIFIED in found:
         return EXIT_INCONCLUSIVE
     return EXIT_PASS
+
+
+def run_label(worst: Verdict, code: int, blind: bool, any_case: bool) -> str:
+    """The verdict of a run in one word."""
+    if code == 1:
+        return worst.value
+    if not any_case:
+        return "NOT_JUDGED"
+    if worst is Verdict.UNCERTIFIED:
+        return "UNCERTIFIED"
+    return "BLIND" if blind else "PASS"

@@ -21,12 +21,12 @@ LAYERS = (
     ("metrics",),
     ("verdict", "diagnosis"),
     ("checks", "probe"),
-    ("record",),
+    ("record", "red_check"),
     ("campaign", "study"),
     ("report", "adapters", "target"),
     ("registry",),
     ("gate",),
-    ("pytest_plugin", "cli", "__main__"),
+    ("pytest_plugin", "fuzz_commands", "cli", "__main__"),
 )
 RANK = {unit: rank for rank, layer in enumerate(LAYERS) for unit in layer}
 

@@ -1,37 +1,19 @@
 """From the red checks of a run to its findings, each on its clearest case."""
 
 from collections import Counter
-from dataclasses import dataclass
 from typing import Any
 
-from scancheck.case import case_to_json
-from scancheck.checks.experiments import (
-    Diagnosis,
-    diagnose,
-    likely_cause,
-    passing_contracts,
-)
-from scancheck.checks.oracle import CaseReport, Request
-from scancheck.diagnosis import Place, tokens_of
-from scancheck.kernel import Kernel
+from scancheck.checks.experiments import diagnose, likely_cause, passing_contracts
+from scancheck.checks.oracle import CaseReport
+from scancheck.diagnosis import VAGUE, tokens_of
 from scancheck.ops.normal_form import Op, spec_of
 from scancheck.record import Finding
+from scancheck.red_check import RedCheck, finding_of
 from scancheck.verdict import SEVERITY, Check, Verdict
 
 # Cases of one kind of failure whose likely causes are compared.
 DIAGNOSED = 3
 JUDGED_AGAIN = 12  # failing cases that a wider contract must pass
-VAGUE = ("unknown", "local", "carry", "gradient")  # say less than any other cause
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RedCheck:
-    """A check that failed, with all that is needed to look into it."""
-
-    kernel: Kernel
-    report: CaseReport
-    check: Check
-    request: Request
 
 
 def findings_of(op: Op, red: list[RedCheck], replay: str) -> list[Finding]:
@@ -55,7 +37,8 @@ def findings_of(op: Op, red: list[RedCheck], replay: str) -> list[Finding]:
         diagnosis = diagnose(
             chosen.kernel, chosen.report, chosen.check, chosen.request, widest
         )
-        findings.append(_finding(chosen, diagnosis, replay, len(items)))
+        case = f"{replay} --case {chosen.report.case.id}"
+        findings.append(finding_of(chosen, diagnosis, replay=case, cases=len(items)))
     return sorted(findings, key=_importance)
 
 
@@ -104,41 +87,6 @@ def _would_pass(red: list[RedCheck]) -> str | None:
     return next((c for c, told in (left or {}).items() if told), None)
 
 
-def _finding(item: RedCheck, diagnosis: Diagnosis, replay: str, cases: int) -> Finding:
-    report, check = item.report, item.check
-    return Finding(
-        check=check.check,
-        verdict=check.verdict,
-        tensor=check.tensor,
-        ratio=check.ratio,
-        rho=check.rho,
-        first_wrong_index=check.index,
-        place=_place_json(diagnosis.place),
-        cause=diagnosis.cause,
-        reason=f"{check.reason}. Likely cause: {diagnosis.reason}",
-        advice=diagnosis.advice,
-        case=case_to_json(report.case),
-        case_id=report.case.id,
-        file=None,
-        replay=f"{replay} --case {report.case.id}",
-        cases=cases,
-        would_pass=diagnosis.would_pass,
-        shrinks_with_wider_dtype=diagnosis.shrinks,
-        values=_values(report, check),
-    )
-
-
-def _place_json(place: Place | None) -> dict[str, Any] | None:
-    if place is None:
-        return None
-    return {
-        "token": place.token,
-        "chunk": place.chunk,
-        "position": place.position,
-        "where": place.where,
-    }
-
-
 def _clearness(op: Op, report: CaseReport, check: Check) -> tuple[Any, ...]:
     """Sorts the cases of a finding: a few chunks long, then most tokens wrong."""
     steps = dict(report.case.sizes)[op.time_axis]
@@ -160,26 +108,3 @@ def _importance(finding: Finding) -> tuple[int, int, int]:
     rank = order.index(finding.check) if finding.check in order else len(order)
     severity = SEVERITY.index(Verdict(finding.verdict))
     return (finding.cause == "gradient_follows", severity, rank)
-
-
-def _values(report: CaseReport, check: Check) -> tuple[str, ...]:
-    """Got, want and budget at the first wrong element, as hex floats."""
-    if check.tensor is None or check.index is None:
-        return ()
-    gradient = check.check == "gradient"
-    metrics = (report.gradient_metrics if gradient else report.metrics).get(
-        check.tensor
-    )
-    if metrics is None:
-        return ()
-    got = (report.outcome.gradients if gradient else report.outcome.outputs)[
-        check.tensor
-    ]
-    want = (report.truth.gradients if gradient else report.truth.outputs)[
-        check.tensor
-    ].hi
-    rows = (("got", got), ("want", want), ("budget", metrics.allowance))
-    return tuple(
-        f"{n}={float(a[check.index]).hex()} ({float(a[check.index]):.6g})"
-        for n, a in rows
-    )

@@ -1,7 +1,5 @@
 """The loop over cases, and what it has seen."""
 
-import inspect
-import math
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,20 +11,22 @@ from scancheck.checks.relations import relation_reports
 from scancheck.contract import Contract, format_contract
 from scancheck.environment import describe
 from scancheck.errors import CaseInvalid
-from scancheck.gate.findings import RedCheck, findings_of, unmet
+from scancheck.gate.findings import findings_of, unmet
 from scancheck.kernel import Kernel
 from scancheck.ops import op_named
 from scancheck.ops.normal_form import Op
 from scancheck.recipes.build import build
 from scancheck.recipes.case_list import case_list
-from scancheck.recipes.inputs import COTANGENT_KINDS, Inputs
-from scancheck.record import Finding, RunRecord
-from scancheck.runner import accepted_parameters, execute
+from scancheck.recipes.inputs import COTANGENT_KINDS, within_limits
+from scancheck.record import Finding, RunRecord, finite_or_none
+from scancheck.red_check import RedCheck
+from scancheck.runner import accepted_parameters, execute, required_parameters
 from scancheck.verdict import (
     EXIT_HARNESS,
     RED,
     Verdict,
     exit_code,
+    run_label,
     worst_verdict,
 )
 
@@ -159,7 +159,9 @@ class Judging:
             empty=True,
         )
         limits = self.contract.domain
-        inside = [c for c in cases if _within(build(c), limits)] if limits else cases
+        inside = (
+            [c for c in cases if within_limits(build(c), limits)] if limits else cases
+        )
         if len(inside) < len(cases):
             outside = len(cases) - len(inside)
             self.tally.not_judged.append(
@@ -273,7 +275,7 @@ class Judging:
         unseen = tuple(p for p in parts if p not in tally.seen)
         worst = worst_verdict(tally.verdicts)
         code = exit_code(tally.verdicts, blind=bool(unseen), require=set(self.require))
-        label = _label(worst, code, bool(unseen), bool(tally.verdicts))
+        label = run_label(worst, code, bool(unseen), bool(tally.verdicts))
         if interrupted:
             label, code = "INTERRUPTED", EXIT_HARNESS
         replay = self._command()
@@ -292,8 +294,8 @@ class Judging:
             counts={v: tally.counts[v] for v in sorted(tally.counts)},
             vacuous=tally.vacuous,
             elements=tally.elements,
-            worst_ratio={n: _finite(r) for n, r in sorted(tally.ratios.items())},
-            worst_rho={n: _finite(r) for n, r in sorted(tally.rhos.items())},
+            worst_ratio={n: finite_or_none(r) for n, r in sorted(tally.ratios.items())},
+            worst_rho={n: finite_or_none(r) for n, r in sorted(tally.rhos.items())},
             seen=tuple(p for p in parts if p in tally.seen),
             unseen=unseen,
             not_judged=tuple(tally.not_judged),
@@ -323,31 +325,6 @@ class Judging:
         return shlex.join(parts)
 
 
-def required_parameters(kernel: Kernel, accepted: frozenset[str]) -> frozenset[str]:
-    """Accepted parameters that the kernel cannot be called without."""
-    if kernel.supports is not None:
-        return frozenset()
-    parameters = inspect.signature(kernel.call).parameters.values()
-    return frozenset(
-        p.name
-        for p in parameters
-        if p.name in accepted
-        and p.default is inspect.Parameter.empty
-        and p.kind is not inspect.Parameter.VAR_KEYWORD
-    )
-
-
-def _within(inputs: Inputs, limits: tuple[tuple[str, float, float], ...]) -> bool:
-    """Whether all values of the inputs lie within the limits."""
-    for name, lowest, highest in limits:
-        values = inputs.tensors.get(name)
-        if values is None or not values.size:
-            continue
-        if not (lowest <= values.min() and values.max() <= highest):
-            return False
-    return True
-
-
 def is_empty(op: Op, case: Case) -> bool:
     """Whether the case has no token or no batch row."""
     sizes = dict(case.sizes)
@@ -359,20 +336,5 @@ def _size(op: Op, case: Case) -> int:
     return sizes["B"] * sizes["D"] * (sizes[op.time_axis] + sizes.get("N", 1))
 
 
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
-
-
 def _reason(report: CaseReport, verdict: Verdict) -> str:
     return next(c.reason for c in report.checks if c.verdict is verdict)
-
-
-def _label(worst: Verdict, code: int, blind: bool, any_case: bool) -> str:
-    """The verdict of a run in one word."""
-    if code == 1:
-        return worst.value
-    if not any_case:
-        return "NOT_JUDGED"
-    if worst is Verdict.UNCERTIFIED:
-        return "UNCERTIFIED"
-    return "BLIND" if blind else "PASS"

@@ -55,6 +55,17 @@ def case_sizes(case: Case) -> dict[str, int]:
     return defaults | dict(case.sizes)
 
 
+def within_limits(inputs: Inputs, limits: tuple[tuple[str, float, float], ...]) -> bool:
+    """Whether all values of the inputs lie within the limits."""
+    for name, lowest, highest in limits:
+        values = inputs.tensors.get(name)
+        if values is None or not values.size:
+            continue
+        if not (lowest <= values.min() and values.max() <= highest):
+            return False
+    return True
+
+
 def cotangents(case: Case, kind: str, seed: int) -> dict[str, FloatArray]:
     """Cotangents by output name, representable in each output's format.
 

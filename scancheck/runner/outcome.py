@@ -22,6 +22,8 @@ ProblemKind = Literal[
     "wrote_outside",
     "not_differentiable",
     "backward_raised",
+    "crashed",  # its process ended (seen from outside it, as the next)
+    "hung",
 ]
 
 

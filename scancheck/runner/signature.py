@@ -37,6 +37,20 @@ def accepted_parameters(kernel: Kernel, op: Op) -> frozenset[str]:
     return accepted
 
 
+def required_parameters(kernel: Kernel, accepted: frozenset[str]) -> frozenset[str]:
+    """Accepted parameters that the kernel cannot be called without."""
+    if kernel.supports is not None:
+        return frozenset()
+    parameters = inspect.signature(kernel.call).parameters.values()
+    return frozenset(
+        p.name
+        for p in parameters
+        if p.name in accepted
+        and p.default is inspect.Parameter.empty
+        and p.kind is not inspect.Parameter.VAR_KEYWORD
+    )
+
+
 def _signature(name: str, call: Callable[..., Any]) -> inspect.Signature:
     try:
         return inspect.signature(call)

@@ -1,0 +1,1 @@
+"""Fuzzing: a stream of cases, kernels in processes of their own, findings in files."""

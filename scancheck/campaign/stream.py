@@ -1,0 +1,192 @@
+"""The stream of trials: what Hypothesis draws, and where it climbs to.
+
+Only sizes, recipes, seeds and options are drawn, never tensors. A campaign is a row of
+rounds, each a Hypothesis run of its own with a seed made from the campaign's and the
+number of the round: whoever runs them, in whatever order, they hold the same trials.
+Hypothesis looks for larger ratios in the second half of a run, so rounds are short.
+"""
+
+import hashlib
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings, target
+from hypothesis import strategies as st
+
+from scancheck.campaign.trial import Judged, Trial
+from scancheck.case import make_case
+from scancheck.kernel import Kernel
+from scancheck.ops.normal_form import Op
+from scancheck.recipes.draw import cases
+from scancheck.recipes.inputs import COTANGENT_KINDS
+from scancheck.verdict import RED
+
+ROUND = 100  # trials of a round; about half of them climb
+CHUNKS = (64, 128, 256, 32, 16)  # aimed at where a kernel does not tell its own
+WIDEST = 64  # channels
+SHORT, MEDIUM = 512, 4096
+LONGEST = {"quick": 65_536, "full": 2**18}
+VOLUME = {"quick": 2**16, "full": 2**20}  # B x T x D x N of a drawn trial
+LEAST_RATIO = 2.0**-60  # an exact result has no logarithm
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Domain:
+    """Which trials a kernel can be given."""
+
+    op: Op
+    dtypes: tuple[str, ...]
+    profile: str
+    gradients: bool
+    accepts: frozenset[str]  # as for case_list
+    requires: frozenset[str]
+    chunk: int | None  # the kernel's, where known
+    empty: bool  # whether T = 0 and B = 0 belong to its promise
+
+
+def domain_of(
+    kernel: Kernel,
+    op: Op,
+    *,
+    dtypes: tuple[str, ...],
+    profile: str,
+    gradients: bool,
+    accepted: frozenset[str],
+    required: frozenset[str],
+    chunk: int | None,
+) -> Domain:
+    """The trials of a kernel with these parameters."""
+    return Domain(
+        op=op,
+        dtypes=dtypes,
+        profile=profile,
+        gradients=gradients,
+        accepts=accepted | set(kernel.layouts),
+        requires=required,
+        chunk=chunk,
+        empty=kernel.edge_sizes,
+    )
+
+
+def run_round(
+    domain: Domain,
+    campaign_seed: int,
+    number: int,
+    size: int,
+    judge: Callable[[Trial], Judged | None],
+) -> None:
+    """Gives `size` trials to `judge`, one after the other.
+
+    Hypothesis' settings are all given here: in a CI environment its own defaults make
+    no two runs differ. There is no database, which would change what a seed draws.
+    Once `judge` gives None, the rest of the round is not judged.
+    """
+    stopped = False
+
+    @seed(_round_seed(campaign_seed, number))
+    @settings(
+        max_examples=size,
+        phases=(Phase.generate, Phase.target),
+        derandomize=False,
+        database=None,
+        deadline=None,
+        print_blob=False,
+        report_multiple_bugs=False,
+        verbosity=Verbosity.quiet,
+        suppress_health_check=list(HealthCheck),
+        backend="hypothesis",
+    )
+    @given(trials(domain))
+    def one(trial: Trial) -> None:
+        nonlocal stopped
+        judged = None if stopped else judge(trial)
+        if judged is None:
+            stopped = True
+        # What is red already is found; climbing on it would find it again.
+        elif judged.verdict not in RED:
+            for label, ratio in _heights(judged).items():
+                target(ratio, label=label)
+
+    one()
+
+
+def _round_seed(campaign_seed: int, number: int) -> int:
+    text = f"scancheck campaign {campaign_seed} round {number}"
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8])
+
+
+def _heights(judged: Judged) -> dict[str, float]:
+    """log2 of the worst finite ratio of outputs, and of gradients."""
+    found: dict[str, float] = {}
+    for name, ratio in judged.ratios.items():
+        label = "gradients" if name.startswith("d ") else "outputs"
+        if math.isfinite(ratio):
+            height = math.log2(max(ratio, LEAST_RATIO))
+            found[label] = max(found.get(label, height), height)
+    return found
+
+
+@st.composite
+def trials(draw: st.DrawFn, domain: Domain) -> Trial:
+    """Trials over all recipes, options, layouts and sizes of the domain."""
+    chunk = domain.chunk or draw(st.sampled_from(CHUNKS))
+    case = draw(
+        cases(
+            domain.op.name,
+            dtypes=domain.dtypes,
+            chunk=chunk,
+            accepts=domain.accepts,
+            requires=domain.requires,
+            empty=domain.empty,
+        )
+    )
+    sizes = dict(case.sizes)
+    steps = draw(lengths(domain.profile, chunk, empty=domain.empty))
+    room = VOLUME[domain.profile] // max(1, steps * sizes.get("N", 1))
+    groups = sizes.get("G", 1)
+    sizes["B"] = min(sizes["B"], max(1, room))
+    widest = min(WIDEST, max(1, room // max(1, sizes["B"])))
+    sizes["D"] = groups * draw(st.integers(1, max(1, widest // groups)))
+    sizes[domain.op.time_axis] = steps
+    kind = None
+    if domain.gradients:
+        kind = draw(st.sampled_from(COTANGENT_KINDS))
+    drawn = make_case(
+        case.op,
+        sizes,
+        dtype=case.dtype,
+        recipe=case.recipe,
+        seed=case.seed,
+        options=dict(case.options),
+    )
+    return Trial(case=drawn, cotangent_kind=kind)
+
+
+def lengths(profile: str, chunk: int, *, empty: bool) -> st.SearchStrategy[int]:
+    """Lengths: mostly a few chunks and their tails, now and then long ones."""
+    least = 0 if empty else 1
+    edges = sorted(
+        {
+            n
+            for chunks in (1, 2, 3, 4)
+            for tail in (-1, 0, 1, 3)
+            if least <= (n := chunks * chunk + tail) <= max(SHORT, 3 * chunk + 3)
+        }
+    )
+    short = [st.sampled_from(edges or [least]), st.integers(least, SHORT)]
+    small = st.integers(least, min(2 * chunk, SHORT))
+    medium = st.integers(SHORT + 1, MEDIUM)
+    long = _long(LONGEST[profile])
+    return st.integers(0, 63).flatmap(
+        lambda roll: (
+            long if roll == 63 else medium if roll >= 60 else (*short, small)[roll % 3]
+        )
+    )
+
+
+def _long(longest: int) -> st.SearchStrategy[int]:
+    """Around the powers of two up to the longest, tails included."""
+    powers = [2**k for k in range(13, longest.bit_length())]
+    around = [power + tail for power in powers for tail in (-1, 0, 1, 17)]
+    return st.sampled_from([n for n in around if n <= longest])

@@ -1,0 +1,119 @@
+"""`scancheck.replay`: a finding's file, and what its kernel does with it now."""
+
+import shlex
+import time
+from dataclasses import replace as changed
+from pathlib import Path
+
+from scancheck.campaign.finding_file import read_finding
+from scancheck.campaign.replay import Replayed, replay_finding
+from scancheck.campaign.save import plain_finding
+from scancheck.campaign.trial import FALSE_ALARM_RATE
+from scancheck.contract import Contract, format_contract
+from scancheck.environment import describe
+from scancheck.errors import CaseInvalid
+from scancheck.gate.fuzz import loader
+from scancheck.gate.verify import Result
+from scancheck.kernel import Kernel
+from scancheck.record import Finding, RunRecord, finite_or_none
+from scancheck.registry import resolve_target
+from scancheck.verdict import exit_code, run_label, worst_verdict
+
+
+def replay(
+    file: str | Path,
+    target: str | Kernel | None = None,
+    *,
+    case_limit_s: float = 60.0,
+) -> Result:
+    """Judges the tensors of a finding again: red while it fails, a pass once it does
+    not.
+
+    `target` defaults to the registered kernel that the file names; code of the user's
+    own has to be named, so that no file can choose what is run. Raises
+    RecordUnreadable for a file that is no finding, CaseInvalid where a target is
+    needed or does not fit.
+    """
+    path = Path(file)
+    stored = read_finding(path)
+    if target is None:
+        target = stored.target
+        if ":" in target:
+            raise CaseInvalid(
+                f"{path}: its kernel {target} is no part of scancheck, and a file does "
+                "not choose what is run; name the kernel: "
+                + shlex.join(["scancheck", "replay", str(path), target])
+            )
+    (kernel,) = resolve_target(target, stored.case.op)
+    started = time.monotonic()
+    replayed = replay_finding(
+        stored, loader(target, stored.case.op), case_limit_s=case_limit_s
+    )
+    return Result(_record(path, kernel, replayed, time.monotonic() - started))
+
+
+def _record(
+    path: Path, kernel: Kernel, replayed: Replayed, seconds: float
+) -> RunRecord:
+    stored, judged = replayed.stored, replayed.judged
+    verdicts = [judged.verdict] if judged.verdict is not None else []
+    worst = worst_verdict(verdicts)
+    code = exit_code(verdicts, blind=False, require=set())
+    command = ["scancheck", "replay", str(path)]
+    if kernel.name != stored.target or ":" in kernel.name:
+        command.append(kernel.name)
+    again = shlex.join(command)
+    profile, seed = stored.campaign.get("profile"), stored.campaign.get("seed")
+    told = f"{stored.case.id}: {judged.reason}"
+    return RunRecord(
+        verdict=run_label(worst, code, False, bool(verdicts)),
+        exit_code=code,
+        target=kernel.name,
+        op=stored.case.op,
+        dtype=stored.case.dtype,
+        profile=str(profile),
+        seed=seed if isinstance(seed, int) else 0,
+        p=FALSE_ALARM_RATE,
+        contract=format_contract(stored.contract),
+        contract_declared=stored.contract != Contract(),
+        gradients=stored.gradients,
+        counts={verdict.value: 1 for verdict in verdicts},
+        vacuous=judged.vacuous,
+        elements=judged.elements,
+        worst_ratio={n: finite_or_none(r) for n, r in sorted(judged.ratios.items())},
+        worst_rho={n: finite_or_none(r) for n, r in sorted(judged.rhos.items())},
+        seen=judged.seen,
+        unseen=(),
+        not_judged=(story(replayed),),
+        environment=describe(),
+        duration_s=round(seconds, 3),
+        replay=again,
+        range_cases=(told,) if judged.verdict == "RANGE" else (),
+        uncertified_cases=(told,) if judged.verdict == "UNCERTIFIED" else (),
+        findings=_findings(path, replayed, again),
+    )
+
+
+def story(replayed: Replayed) -> str:
+    """What has become of the finding, in one sentence."""
+    finding, judged = replayed.stored.finding, replayed.judged
+    before = f"{finding.verdict} {finding.cause}"
+    if judged.verdict is None:
+        return f"stored as {before}: outside the contract's domain"
+    if replayed.alike:
+        return f"stored as {before}: fails in the same way"
+    if judged.failure is not None:
+        now = f"{judged.failure.verdict} {judged.failure.cause}"
+        return f"stored as {before}: fails in another way, {now}"
+    return f"stored as {before}: no longer fails"
+
+
+def _findings(path: Path, replayed: Replayed, again: str) -> tuple[Finding, ...]:
+    judged = replayed.judged
+    if judged.failure is None:
+        return ()
+    if judged.detail is not None:
+        finding = judged.detail.finding
+    else:
+        finding = plain_finding(judged.trial, judged.failure)
+    return (changed(finding, file=str(path), replay=again),)

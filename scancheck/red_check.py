@@ -1,0 +1,83 @@
+"""A check that failed, and the finding that tells of it."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from scancheck.case import case_to_json
+from scancheck.checks.experiments import Diagnosis
+from scancheck.checks.oracle import CaseReport, Request
+from scancheck.diagnosis import Place
+from scancheck.kernel import Kernel
+from scancheck.record import Finding
+from scancheck.verdict import Check
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RedCheck:
+    """A check that failed, with all that is needed to look into it."""
+
+    kernel: Kernel
+    report: CaseReport
+    check: Check
+    request: Request
+
+
+def finding_of(
+    item: RedCheck, diagnosis: Diagnosis, *, replay: str, cases: int = 1
+) -> Finding:
+    """The finding of a red check, of which there were `cases`, under its diagnosis."""
+    report, check = item.report, item.check
+    return Finding(
+        check=check.check,
+        verdict=check.verdict,
+        tensor=check.tensor,
+        ratio=check.ratio,
+        rho=check.rho,
+        first_wrong_index=check.index,
+        place=_place_json(diagnosis.place),
+        cause=diagnosis.cause,
+        reason=f"{check.reason}. Likely cause: {diagnosis.reason}",
+        advice=diagnosis.advice,
+        case=case_to_json(report.case),
+        case_id=report.case.id,
+        file=None,
+        replay=replay,
+        cases=cases,
+        would_pass=diagnosis.would_pass,
+        shrinks_with_wider_dtype=diagnosis.shrinks,
+        values=_values(report, check),
+    )
+
+
+def _place_json(place: Place | None) -> dict[str, Any] | None:
+    if place is None:
+        return None
+    return {
+        "token": place.token,
+        "chunk": place.chunk,
+        "position": place.position,
+        "where": place.where,
+    }
+
+
+def _values(report: CaseReport, check: Check) -> tuple[str, ...]:
+    """Got, want and budget at the first wrong element, as hex floats."""
+    if check.tensor is None or check.index is None:
+        return ()
+    gradient = check.check == "gradient"
+    metrics = (report.gradient_metrics if gradient else report.metrics).get(
+        check.tensor
+    )
+    if metrics is None:
+        return ()
+    got = (report.outcome.gradients if gradient else report.outcome.outputs)[
+        check.tensor
+    ]
+    want = (report.truth.gradients if gradient else report.truth.outputs)[
+        check.tensor
+    ].hi
+    rows = (("got", got), ("want", want), ("budget", metrics.allowance))
+    return tuple(
+        f"{n}={float(a[check.index]).hex()} ({float(a[check.index]):.6g})"
+        for n, a in rows
+    )
