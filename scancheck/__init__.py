@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from scancheck.capturing import capture as capture
     from scancheck.case import Case as Case
     from scancheck.contract import Contract as Contract
     from scancheck.gate import verify as verify
@@ -19,10 +20,11 @@ _MODULE_OF = {
     "Case": "scancheck.case",
     "Contract": "scancheck.contract",
     "Kernel": "scancheck.kernel",
+    "capture": "scancheck.capturing",
     "verify": "scancheck.gate",
 }
 
-__all__ = ["Case", "Contract", "Kernel", "__version__", "verify"]
+__all__ = ["Case", "Contract", "Kernel", "__version__", "capture", "verify"]
 
 
 def __getattr__(name: str) -> Any:

@@ -17,7 +17,7 @@ LAYERS = (
     ("contract", "case", "kernel"),
     ("ops",),
     ("recipes", "oracles", "kernels"),
-    ("bounds", "runner", "bridge"),
+    ("bounds", "runner", "bridge", "captured", "capturing"),
     ("metrics",),
     ("verdict", "diagnosis"),
     ("checks", "probe"),

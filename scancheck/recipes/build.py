@@ -16,6 +16,7 @@ from scancheck.recipes.inputs import (
     representable,
     tensor_format,
 )
+from scancheck.recipes.regimes import REGIMES
 
 KEY_LAYOUTS = ("time", "grouped", "constant")
 OPTION_DEFAULTS: dict[str, dict[str, Any]] = {
@@ -156,14 +157,15 @@ def _checked_sizes(op: Op, case: Case, options: dict[str, Any]) -> dict[str, int
 
 def _checked_recipe(case: Case, options: dict[str, Any]) -> Recipe:
     """The case's recipe; raises CaseInvalid for one unknown or unfit for the case."""
-    if case.recipe not in RECIPES:
-        expected = ", ".join(RECIPES)
+    if case.recipe not in RECIPES and case.recipe not in REGIMES:
+        expected = ", ".join((*RECIPES, *REGIMES))
         raise CaseInvalid(
             f"recipe {case.recipe!r} is unknown; expected one of {expected}"
         )
     if not _is_integer(case.seed) or not 0 <= case.seed < 2**63:
         raise CaseInvalid(f"seed: expected 0 <= seed < 2**63; got {case.seed!r}")
-    recipe = RECIPES[case.recipe]
+    regime = REGIMES.get(case.recipe)
+    recipe = RECIPES[case.recipe] if regime is None else regime.recipe
     form = options.get("form")
     if (case.op, form) not in recipe.supports:
         expected = ", ".join(

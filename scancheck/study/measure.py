@@ -14,11 +14,13 @@ from scancheck.metrics import TensorMetrics, effective_bits
 from scancheck.ops import op_named
 from scancheck.ops.normal_form import Op, spec_of
 from scancheck.oracles.ladder import Reference
-from scancheck.study.plan import Job
+from scancheck.study.log_decay import log_decays
+from scancheck.study.plan import Job, key_of
 from scancheck.study.row import Row
 from scancheck.verdict import Verdict, worst_verdict
 
 BUCKETS = 128  # of tokens, in an error profile
+BUCKETS_IN_CHUNK = 64
 # Any order of the additions: its magnitudes are the sums M of numerics 2.2.
 ANY_ORDER = Contract()
 
@@ -53,6 +55,8 @@ def rows_of(
             yield replace(row, kind="length")
         if "position" in job.keep:
             yield from _position_rows(row, measured)
+        if "in_chunk" in job.keep and row.chunk is not None:
+            yield from _in_chunk_rows(row, row.chunk, measured)
 
 
 def _measured(
@@ -132,8 +136,11 @@ def _case_row(
     sizes = dict(case.sizes)
     contract = resolve(kernel.contract or Contract(), case.dtype)
     probable = measured.probable
+    mean_log, strongest_log = log_decays(case.op, report.inputs)
     return Row(
         kind="case",
+        section=job.section,
+        job=key_of(job),
         op=case.op,
         kernel=kernel.name,
         algorithm=way.algorithm,
@@ -147,6 +154,7 @@ def _case_row(
         D=sizes["D"],
         N=sizes.get("N"),
         recipe=case.recipe,
+        form=job.form,
         seed=case.seed,
         cotangent=job.cotangent,
         case_id=case.id,
@@ -170,6 +178,8 @@ def _case_row(
         probable_rel=(
             None if probable is None else _largest(_chains(measured, probable) / scale)
         ),
+        log_decay=_number(mean_log),
+        strongest_log_decay=_number(strongest_log),
     )
 
 
@@ -196,21 +206,48 @@ def _verdict(report: CaseReport, tensor: str) -> tuple[Verdict, str, float | Non
 
 def _position_rows(row: Row, measured: Measured) -> Iterator[Row]:
     """The RMS error of every bucket of tokens, in units of the chain's RMS truth."""
+    relative, in_ulp = _relative_errors(measured)
+    width = -(-len(relative) // BUCKETS)
+    for start in range(0, len(relative), width):
+        here = slice(start, start + width)
+        yield _bucket(row, "position", start, relative[here], in_ulp[here])
+
+
+def _in_chunk_rows(row: Row, chunk: int, measured: Measured) -> Iterator[Row]:
+    """The same of every bucket of positions, over all whole chunks of the sequence."""
+    relative, in_ulp = _relative_errors(measured)
+    whole = len(relative) - len(relative) % chunk
+    if not whole:
+        return
+    width = -(-chunk // BUCKETS_IN_CHUNK)
+    places = (-1, chunk, relative.shape[1])
+    relative = relative[:whole].reshape(places)
+    in_ulp = in_ulp[:whole].reshape(places)
+    for start in range(0, chunk, width):
+        here = slice(start, start + width)
+        found = _bucket(row, "in_chunk", start, relative[:, here], in_ulp[:, here])
+        yield replace(found, tokens=min(width, chunk - start))
+
+
+def _relative_errors(measured: Measured) -> tuple[FloatArray, FloatArray]:
+    """Errors over the RMS of the true chain and in ulp there, [tokens, chains]."""
     error = np.where(
         np.isfinite(measured.metrics.error), measured.metrics.error, np.nan
     )
     scale = _scale(measured)
-    relative = _chains(measured, error) / scale
-    in_ulp = _chains(measured, error) / ulp(measured.fmt, scale)
-    width = -(-len(relative) // BUCKETS)
-    for start in range(0, len(relative), width):
-        here = slice(start, start + width)
-        yield replace(
-            row,
-            kind="position",
-            rms_rel=_rms(relative[here]),
-            rms_ulp=_rms(in_ulp[here]),
-            max_rel=_largest(relative[here]),
-            token=start,
-            tokens=min(width, len(relative) - start),
-        )
+    chains = _chains(measured, error)
+    return chains / scale, chains / ulp(measured.fmt, scale)
+
+
+def _bucket(
+    row: Row, kind: str, start: int, relative: FloatArray, in_ulp: FloatArray
+) -> Row:
+    return replace(
+        row,
+        kind=kind,
+        rms_rel=_rms(relative),
+        rms_ulp=_rms(in_ulp),
+        max_rel=_largest(relative),
+        token=start,
+        tokens=len(relative),
+    )

@@ -1,42 +1,35 @@
-"""Which kernels a study runs on which cases, and what it keeps of each."""
+"""What a study runs: one job for each way to compute on each case."""
 
-from dataclasses import dataclass, replace
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
 from itertools import product
-from typing import Any
 
 from scancheck.case import Case, make_case
 from scancheck.errors import CaseInvalid
 from scancheck.formats import format_named
-from scancheck.kernel import Kernel
-from scancheck.kernels.models.catalog import model
+from scancheck.ops import op_named
+from scancheck.recipes.catalog import RECIPES, recipes_for
+from scancheck.recipes.regimes import MAMBA_STATES, REGIMES
+from scancheck.study.configurations import (
+    FORMS,
+    Configuration,
+    configurations,
+    forms_taken,
+    in_chunks,
+    other_algorithms,
+    takes_chunks,
+)
+from scancheck.study.sweeps import SWEEPS, Sweep
 
-SHORT = ("fp16", "bf16")
-STORAGES = ("fp32", *SHORT)
+Sizes = tuple[tuple[str, int], ...]  # all of the op's, in the order of names
+SECTIONS = ("grid", "growth", "hazard", "regime", "gradient", "captured")
 SIZES = {
     "linear_scan": {"B": 1, "D": 32},
     "selective_scan": {"B": 1, "D": 16, "N": 4},
 }
-TIME = {"linear_scan": "T", "selective_scan": "L"}
-# A difference of logs takes an exponential for every pair of tokens of a chunk.
-LARGEST_PAIRWISE_CHUNK = 256
-# Log gates, which every variant takes: the difference of cumulative sums needs them.
-OPTIONS: dict[str, dict[str, Any]] = {
-    "linear_scan": {"form": "g"},
-    "selective_scan": {},
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Configuration:
-    """One way to compute: algorithm, variant and formats."""
-
-    op: str
-    storage: str  # format of the op's tensors
-    algorithm: str = "chunk"
-    variant: str = "plain"
-    compute: str = "fp32"  # fp32, or storage
-    state: str | None = None  # None: as computed; or storage
-    chunk: int | None = None
+GROWTH_CHUNK = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,61 +38,13 @@ class Job:
 
     configuration: Configuration
     recipe: str
-    steps: int
     seed: int
+    sizes: Sizes
+    form: str | None = None  # of linear_scan's decays: a or g
+    section: str = "grid"  # for which part of the page it is run
     cotangent: str | None = None  # kind of cotangents; None: forward only
-    keep: frozenset[str] = frozenset()  # also position, length rows
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sweep:
-    """The sizes of a profile."""
-
-    chunks: tuple[int, ...]
-    steps: int  # of the grid of chunk size x format x variant
-    lengths: tuple[int, ...]
-    recipes: tuple[str, ...]
-    growth_recipes: tuple[str, ...]  # for error against length and position
-    gradient_steps: int
-    gradient_recipes: tuple[str, ...]
-    seeds: int
-
-
-SWEEPS = {
-    "quick": Sweep(
-        chunks=(16, 32, 64, 128, 256),
-        steps=1024,
-        lengths=(64, 256, 1024, 4096),
-        recipes=(
-            "gaussian_slow",
-            "mixed_time_scales",
-            "decay_near_one",
-            "decay_near_zero",
-            "unit_decay",
-        ),
-        growth_recipes=("unit_decay", "gaussian_slow"),
-        gradient_steps=256,
-        gradient_recipes=("gaussian_slow",),
-        seeds=1,
-    ),
-    "full": Sweep(
-        chunks=(16, 32, 64, 128, 256, 1024),
-        steps=2048,
-        lengths=(128, 512, 2048, 8192),
-        recipes=(
-            "gaussian_slow",
-            "mixed_time_scales",
-            "decay_near_one",
-            "unit_decay",
-            "decay_near_zero",
-            "telescoping_cancellation",
-        ),
-        growth_recipes=("unit_decay", "gaussian_slow"),
-        gradient_steps=512,
-        gradient_recipes=("gaussian_slow", "mixed_time_scales"),
-        seeds=1,
-    ),
-}
+    keep: tuple[str, ...] = ()  # of position, in_chunk, length rows; sorted
+    file: str | None = None  # of captured tensors, in place of the recipe
 
 
 def plan(profile: str, seed: int) -> tuple[Job, ...]:
@@ -112,54 +57,52 @@ def plan(profile: str, seed: int) -> tuple[Job, ...]:
 
 
 def jobs_of(sweep: Sweep, seed: int) -> tuple[Job, ...]:
-    """The jobs of a sweep, each once, in a fixed order."""
+    """The jobs of a sweep, each once, in a fixed order.
+
+    The parts that the page opens with come first.
+    """
     jobs: list[Job] = []
-    for op, offset in product(SIZES, range(sweep.seeds)):
-        jobs += _grid(op, sweep, seed + offset)
-        jobs += _growth(op, sweep, seed + offset)
-        jobs += _gradients(op, sweep, seed + offset)
+    for op in SIZES:
+        jobs += _regimes(op, sweep, seed)
+    for op in SIZES:
+        for form in FORMS[op]:
+            if form in sweep.forms[op]:
+                jobs += _grid(op, form, sweep, seed)
+                jobs += _growth(op, form, sweep, seed)
+                jobs += _gradients(op, form, sweep, seed)
+            jobs += _hazards(op, form, sweep, seed)
     return _merged(jobs)
 
 
-def chunked(op: str) -> list[Configuration]:
-    """Every format and variant of two passes over chunks, without a chunk size."""
-    found = []
-    for storage, variant in product(STORAGES, ("plain", "log_diff", "kahan", "full")):
-        base = Configuration(op=op, storage=storage, variant=variant)
-        found.append(base)
-        if storage in SHORT:
-            if variant == "plain":
-                found.append(replace(base, state="storage"))
-            found.append(replace(base, compute="storage"))
-    return found
-
-
-def _grid(op: str, sweep: Sweep, seed: int) -> list[Job]:
+def _grid(op: str, form: str | None, sweep: Sweep, seed: int) -> list[Job]:
     """Chunk size x format x variant, and the other algorithms once each."""
+    ways = in_chunks(configurations(op, form, "chunk"), sweep.chunks)
+    for algorithm in sweep.also_in_chunks:
+        ways += in_chunks(configurations(op, form, algorithm), sweep.chunks)
+    ways += other_ways(op, form)
+    return [
+        _job(way, recipe, sweep.steps, seed, form, "grid")
+        for recipe, way in product(_fitting(op, form, sweep.recipes), ways)
+    ]
+
+
+def other_ways(op: str, form: str | None) -> list[Configuration]:
+    """The other algorithms in plain arithmetic, each format once."""
+    return [
+        replace(way, chunk=GROWTH_CHUNK if takes_chunks(way) else None)
+        for algorithm in other_algorithms()
+        for way in configurations(op, form, algorithm, ("plain",))
+        if way.compute == "fp32" and way.state is None
+    ]
+
+
+def typical(op: str, form: str | None) -> list[Configuration]:
+    """The few ways whose growth, profile and gradients are shown, without chunks."""
+    fp32 = Configuration(op=op, storage="fp32")
+    bf16 = Configuration(op=op, storage="bf16")
     ways = [
-        replace(way, chunk=chunk)
-        for way, chunk in product(chunked(op), sweep.chunks)
-        if way.variant != "log_diff" or chunk <= LARGEST_PAIRWISE_CHUNK
-    ]
-    for storage in STORAGES:
-        plain = Configuration(op=op, storage=storage)
-        ways += [
-            replace(plain, algorithm="sequential"),
-            replace(plain, algorithm="hillis_steele"),
-        ]
-    return [
-        Job(configuration=way, recipe=recipe, steps=sweep.steps, seed=seed)
-        for recipe, way in product(sweep.recipes, ways)
-    ]
-
-
-def growing(op: str) -> list[Configuration]:
-    """The few ways to compute whose growth and profile are shown."""
-    fp32 = Configuration(op=op, storage="fp32", chunk=64)
-    bf16 = Configuration(op=op, storage="bf16", chunk=64)
-    return [
-        replace(fp32, algorithm="sequential", chunk=None),
-        replace(fp32, algorithm="hillis_steele", chunk=None),
+        replace(fp32, algorithm="sequential"),
+        replace(fp32, algorithm="hillis_steele"),
         fp32,
         replace(fp32, variant="log_diff"),
         replace(fp32, variant="full"),
@@ -167,64 +110,119 @@ def growing(op: str) -> list[Configuration]:
         replace(bf16, state="storage"),
         replace(bf16, compute="storage"),
     ]
+    return [way for way in ways if form in forms_taken(way)]
 
 
-def _growth(op: str, sweep: Sweep, seed: int) -> list[Job]:
+def _growth(op: str, form: str | None, sweep: Sweep, seed: int) -> list[Job]:
     """Error against length, and against position at the grid's length."""
     jobs = []
-    for recipe, steps, way in product(sweep.growth_recipes, sweep.lengths, growing(op)):
-        keep = {"length"} | ({"position"} if steps == sweep.steps else set())
-        jobs.append(
-            Job(
-                configuration=way,
-                recipe=recipe,
-                steps=steps,
-                seed=seed,
-                keep=frozenset(keep),
-            )
+    for recipe, steps, way, offset in product(
+        _fitting(op, form, sweep.growth_recipes),
+        sweep.lengths,
+        typical(op, form),
+        range(sweep.growth_seeds),
+    ):
+        keep = ["length"]
+        if steps == sweep.steps and not offset:
+            keep += ["position", "in_chunk"]
+        chunk = GROWTH_CHUNK if takes_chunks(way) else None
+        job = _job(
+            replace(way, chunk=chunk), recipe, steps, seed + offset, form, "growth"
         )
+        jobs.append(replace(job, keep=kept(job.configuration, *keep)))
     return jobs
 
 
-def _gradients(op: str, sweep: Sweep, seed: int) -> list[Job]:
+def kept(way: Configuration, *names: str) -> tuple[str, ...]:
+    """Those of the names of profiles that there can be for a way, sorted."""
+    return tuple(sorted(n for n in names if n != "in_chunk" or way.chunk is not None))
+
+
+def _gradients(op: str, form: str | None, sweep: Sweep, seed: int) -> list[Job]:
     """Gradients of a subset, from dense cotangents."""
-    ways = [
-        replace(way, chunk=chunk)
-        for way, chunk in product(growing(op), (16, 64, 256))
-        if way.chunk is not None
-    ]
+    ways = in_chunks(
+        [way for way in typical(op, form) if takes_chunks(way)], sweep.gradient_chunks
+    )
     return [
-        Job(
-            configuration=way,
-            recipe=recipe,
-            steps=sweep.gradient_steps,
-            seed=seed,
+        replace(
+            _job(way, recipe, steps, seed, form, "gradient"),
             cotangent="dense",
         )
-        for recipe, way in product(sweep.gradient_recipes, ways)
+        for recipe, steps, way in product(
+            _fitting(op, form, sweep.gradient_recipes), sweep.gradient_steps, ways
+        )
+        if (way.chunk or 0) < steps
     ]
+
+
+def _hazards(op: str, form: str | None, sweep: Sweep, seed: int) -> list[Job]:
+    """Every recipe of the catalog on every format and variant, in one chunk size."""
+    if sweep.hazard_steps is None:
+        return []
+    ways = in_chunks(configurations(op, form, "chunk"), (GROWTH_CHUNK,))
+    return [
+        _job(way, recipe.name, sweep.hazard_steps, seed, form, "hazard")
+        for recipe, way in product(recipes_for(op, form), ways)
+        if not recipe.exact  # which says whether, never how precisely
+    ]
+
+
+def _regimes(op: str, sweep: Sweep, seed: int) -> list[Job]:
+    """Everyday gates at the lengths that the page answers for."""
+    form = FORMS[op][0]
+    ways = [
+        way
+        for way in configurations(op, form, "chunk", sweep.regime_variants)
+        if way.variant in ("plain", "full") or way.compute == "fp32"
+    ]
+    jobs = []
+    for offset, name, (steps, chains), way in product(
+        range(sweep.seeds),
+        REGIMES,
+        sweep.regime_steps,
+        in_chunks(ways, sweep.regime_chunks),
+    ):
+        sizes = {"B": 1, "D": chains}
+        if op == "selective_scan":
+            sizes = {"B": 1, "D": max(1, chains // 4), "N": MAMBA_STATES}
+        jobs.append(_job(way, name, steps, seed + offset, form, "regime", sizes))
+    return jobs
+
+
+def _fitting(op: str, form: str | None, names: Iterable[str]) -> list[str]:
+    """Those of the named recipes that there are for an op and form."""
+    return [n for n in names if n in RECIPES and (op, form) in RECIPES[n].supports]
+
+
+def _job(
+    way: Configuration,
+    recipe: str,
+    steps: int,
+    seed: int,
+    form: str | None,
+    section: str,
+    sizes: dict[str, int] | None = None,
+) -> Job:
+    chosen = (sizes or SIZES[way.op]) | {op_named(way.op).time_axis: steps}
+    return Job(
+        configuration=way,
+        recipe=recipe,
+        seed=seed,
+        sizes=tuple(sorted(chosen.items())),
+        form=form,
+        section=section,
+    )
 
 
 def _merged(jobs: list[Job]) -> tuple[Job, ...]:
-    """Jobs that differ only in what is kept, once each."""
-    kept: dict[Job, frozenset[str]] = {}
+    """Each job once, keeping what any of its repeats keeps, for the first's section."""
+    first: dict[Job, Job] = {}
     for job in jobs:
-        key = replace(job, keep=frozenset())
-        kept[key] = kept.get(key, frozenset()) | job.keep
-    return tuple(replace(job, keep=keep) for job, keep in kept.items())
-
-
-def kernel_of(way: Configuration) -> Kernel:
-    """The built-in model that computes this way."""
-    chunk = {} if way.chunk is None else {"chunk": way.chunk}
-    return model(
-        way.op,
-        way.algorithm,
-        way.variant,
-        compute=way.compute,
-        state=way.state,
-        **chunk,
-    )
+        key = replace(job, keep=(), section="grid")
+        before = first.get(key, job)
+        kept = tuple(sorted({*before.keep, *job.keep}))
+        first[key] = replace(before, keep=kept)
+    return tuple(first.values())
 
 
 def case_of(job: Job) -> Case:
@@ -232,13 +230,18 @@ def case_of(job: Job) -> Case:
 
     Recipes aim at edges of their default chunk size whatever the kernel's is.
     """
-    op = job.configuration.op
     format_named(job.configuration.storage)
     return make_case(
-        op,
-        {**SIZES[op], TIME[op]: job.steps},
+        job.configuration.op,
+        dict(job.sizes),
         dtype=job.configuration.storage,
         recipe=job.recipe,
         seed=job.seed,
-        options=OPTIONS[op],
+        options={} if job.form is None else {"form": job.form},
     )
+
+
+def key_of(job: Job) -> str:
+    """A short name of everything that a job's rows depend on beside the code."""
+    text = json.dumps(asdict(job), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -4,8 +4,8 @@ from dataclasses import dataclass, fields
 from types import UnionType
 from typing import Any, get_args
 
-SCHEMA_VERSION = 1
-KINDS = ("case", "position", "length")
+SCHEMA_VERSION = 2
+KINDS = ("case", "position", "in_chunk", "length", "step")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -13,17 +13,22 @@ class Row:
     """One tensor of one kernel on one case, or a part of it.
 
     kind "case": the whole tensor. "position": the tokens token .. token + tokens - 1.
-    "length": the whole tensor, with its bounds. Errors called rel are per chain (all
-    tokens of one channel of one batch row) over the RMS of the true chain, then root
-    mean square over chains, so that a large channel does not hide a small one. A
-    number that is not finite, or does not apply, is None.
+    "in_chunk": the same, counted from the start of every chunk. "length": the whole
+    tensor, with its bounds. "step": one token of a failure, shrunk.
+
+    Errors called rel are per chain (all tokens of one channel of one batch row) over
+    the RMS of the true chain, then root mean square over chains, so that a large
+    channel does not hide a small one. A number that is not finite, or does not apply,
+    is None.
     """
 
-    kind: str  # case, position, length
+    kind: str  # one of KINDS
+    section: str  # part of the page that it was measured for
+    job: str  # key of the job that it came from
     op: str  # op name
     kernel: str  # name of the model
-    algorithm: str  # sequential, hillis_steele, chunk, chunk_tree
-    variant: str  # plain, kahan, full, log_diff
+    algorithm: str  # name in the catalog of models
+    variant: str  # of the arithmetic: plain, kahan, full, a log form
     storage: str  # format of the op's tensors
     compute: str  # format of every operation
     state: str  # format of the carried state
@@ -32,7 +37,8 @@ class Row:
     B: int  # batch rows
     D: int  # channels
     N: int | None  # states per channel of selective_scan
-    recipe: str  # input family
+    recipe: str  # input family, or captured
+    form: str | None  # of linear_scan's decays: a or g
     seed: int  # of the case
     cotangent: str | None  # cotangent kind where gradients were asked for
     case_id: str
@@ -54,8 +60,14 @@ class Row:
     rho: float | None = None  # RMS error over the predicted one, where it applies
     max_budget_rel: float | None = None  # largest budget over RMS of its true chain
     probable_rel: float | None = None  # largest lambda u sqrt(v), the same way
-    token: int | None = None  # first token of the bucket
+    log_decay: float | None = None  # mean over tokens and chains
+    strongest_log_decay: float | None = None  # mean over tokens, of the fastest chain
+    token: int | None = None  # first token of the bucket, or that of the step
     tokens: int | None = None  # tokens in the bucket
+    step_a: float | None = None  # decay of the step
+    step_b: float | None = None  # what it adds to the state
+    wanted: float | None = None  # true output of the step
+    got: float | None = None  # the kernel's
 
 
 def column_types() -> dict[str, tuple[type, bool]]:

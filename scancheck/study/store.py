@@ -25,13 +25,17 @@ _KEY = b"scancheck"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Study:
-    """A finished sweep, as it is in its file."""
+    """A sweep, finished or not, as it is in its file."""
 
     rows: tuple[Row, ...]
     seed: int
     profile: str
     environment: dict[str, str]  # name -> text
-    seconds: float  # the sweep took
+    seconds: float  # the sweep took, all its parts together
+    code: str = ""  # digest of the code that measured
+    jobs: int = 0  # that were planned
+    done: int = 0  # of them
+    inputs: str = ""  # the captured tensors in words, where the sweep is of them
 
 
 def write_study(study: Study, path: Path) -> None:
@@ -98,6 +102,10 @@ def _metadata(study: Study) -> bytes:
         "profile": study.profile,
         "environment": study.environment,
         "seconds": study.seconds,
+        "code": study.code,
+        "jobs": study.jobs,
+        "done": study.done,
+        "inputs": study.inputs,
     }
     return json.dumps(about, sort_keys=True).encode()
 
@@ -122,6 +130,10 @@ def _about(path: Path, metadata: Mapping[bytes, bytes]) -> dict[str, Any]:
             "profile": str(about["profile"]),
             "environment": {str(k): str(v) for k, v in about["environment"].items()},
             "seconds": float(about["seconds"]),
+            "code": str(about["code"]),
+            "jobs": int(about["jobs"]),
+            "done": int(about["done"]),
+            "inputs": str(about["inputs"]),
         }
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise RecordUnreadable(f"{path}: damaged metadata ({error!r})") from error

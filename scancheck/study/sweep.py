@@ -2,26 +2,44 @@
 
 import signal
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import closing
 from functools import partial
+from math import prod
 from multiprocessing import get_context
 
 from scancheck.bounds.moments import lambda_factor, moments_for
-from scancheck.checks.oracle import CaseReport, Request, check_case
+from scancheck.captured import captured_inputs
+from scancheck.checks.oracle import CaseReport, Request, check_inputs
 from scancheck.contract import Contract
 from scancheck.environment import describe
 from scancheck.formats import FloatArray
 from scancheck.ops import op_named
+from scancheck.recipes.build import build
+from scancheck.recipes.inputs import cotangents
+from scancheck.study.code import code_digest
+from scancheck.study.configurations import kernel_of
 from scancheck.study.measure import rows_of
-from scancheck.study.plan import Job, case_of, kernel_of
+from scancheck.study.plan import Job, case_of, key_of
 from scancheck.study.row import Row
+from scancheck.study.steps import step_rows
 from scancheck.study.store import Study
 
 FALSE_ALARM_RATE = 1e-6  # p of semantics.md, shared by all elements of the sweep
+SAVED_EVERY = 30.0  # seconds: what a crash may cost
 
 Progress = Callable[[int, int, Job, list[Row]], None]  # done, of, job, its rows
+Known = Mapping[str, list[Row]]  # rows by key of their job
+
+
+def known_rows(study: Study) -> dict[str, list[Row]]:
+    """The rows of a stored study by job; none where other code measured them."""
+    found: dict[str, list[Row]] = {}
+    if study.code == code_digest():
+        for row in study.rows:
+            found.setdefault(row.job, []).append(row)
+    return found
 
 
 def run_study(
@@ -31,30 +49,59 @@ def run_study(
     seed: int,
     workers: int = 1,
     on_job: Progress | None = None,
+    known: Known | None = None,
+    seconds: float = 0.0,
+    save: Callable[[Study], None] | None = None,
 ) -> Study:
     """The rows of all jobs; all but the seconds follow from the jobs alone.
 
-    With more than one worker the jobs run in processes of their own.
+    With more than one worker the jobs run in processes of their own. Jobs whose rows
+    are `known`, and took `seconds`, are not run again. `save` is given the study so
+    far now and then, and whenever it ends, by Ctrl-C or a failure too.
     """
-    started = time.monotonic()
-    rows: list[Row] = []
-    with closing(_results(jobs, workers)) as results:
-        for done, (job, found) in enumerate(zip(jobs, results, strict=True), start=1):
-            rows += found
-            if on_job is not None:
-                on_job(done, len(jobs), job, found)
-    return Study(
-        rows=tuple(rows),
-        seed=seed,
-        profile=profile,
-        environment=describe(full=True),
-        seconds=round(time.monotonic() - started, 1),
-    )
+    started = saved = time.monotonic()
+    rows = {key: list(found) for key, found in (known or {}).items()}
+    keys = [key_of(job) for job in jobs]
+    open_jobs = [job for job, key in zip(jobs, keys, strict=True) if key not in rows]
+
+    def study() -> Study:
+        done = [key for key in keys if key in rows]
+        return Study(
+            rows=tuple(row for key in done for row in rows[key]),
+            seed=seed,
+            profile=profile,
+            environment=describe(full=True),
+            seconds=round(seconds + time.monotonic() - started, 1),
+            code=code_digest(),
+            jobs=len(jobs),
+            done=len(done),
+        )
+
+    elements = sum(_elements(job) for job in jobs)
+    before = len(jobs) - len(open_jobs)
+    try:
+        with closing(_results(open_jobs, workers, elements)) as results:
+            for done, (job, found) in enumerate(
+                zip(open_jobs, results, strict=True), start=before + 1
+            ):
+                rows[key_of(job)] = found
+                if on_job is not None:
+                    on_job(done, len(jobs), job, found)
+                if save is not None and time.monotonic() - saved > SAVED_EVERY:
+                    save(study())
+                    saved = time.monotonic()
+    finally:
+        finished = study()
+        if save is not None:
+            save(finished)
+    return finished
 
 
-def _results(jobs: Sequence[Job], workers: int) -> Generator[list[Row], None, None]:
+def _results(
+    jobs: Sequence[Job], workers: int, elements: int
+) -> Generator[list[Row], None, None]:
     """The rows of each job in turn; jobs not begun are dropped when it is closed."""
-    measured = partial(job_rows, elements=sum(_elements(job) for job in jobs))
+    measured = partial(job_rows, elements=elements)
     if workers <= 1:
         yield from map(measured, jobs)
         return
@@ -89,9 +136,14 @@ def job_rows(job: Job, elements: int) -> list[Row]:
         elements=elements,
         p=FALSE_ALARM_RATE,
     )
-    report = check_case(kernel, case, request, cotangent_kind=job.cotangent)
+    inputs = build(case) if job.file is None else captured_inputs(job.file, case)
+    bars = None
+    if job.cotangent is not None:
+        bars = cotangents(case, job.cotangent, case.seed)
+    report = check_inputs(kernel, case, inputs, request, bars, job.cotangent)
     probable = _probable(report, contract, elements) if job.keep else {}
-    return list(rows_of(report, job, kernel, probable))
+    rows = list(rows_of(report, job, kernel, probable))
+    return rows + step_rows(report, job, kernel, request, rows)
 
 
 def _probable(
@@ -110,8 +162,8 @@ def _probable(
 
 def _elements(job: Job) -> int:
     """Elements of the sequence output, and of one gradient for each input beside."""
-    case = case_of(job)
-    sizes = dict(case.sizes)
-    tokens = job.steps * sizes["B"] * sizes["D"]
-    tensors = 1 if job.cotangent is None else 1 + len(op_named(case.op).inputs)
-    return tokens * tensors
+    op = op_named(job.configuration.op)
+    sizes = dict(job.sizes)
+    elements = prod(sizes[axis] for axis in op.outputs[0].axes)
+    tensors = 1 if job.cotangent is None else 1 + len(op.inputs)
+    return elements * tensors

@@ -10,6 +10,8 @@ from scancheck.study.store import Study
 
 FIELDS: dict[str, Any] = {
     "kind": "case",
+    "section": "grid",
+    "job": "0123456789abcdef",
     "op": "linear_scan",
     "kernel": "model.linear_scan.chunk64.plain",
     "algorithm": "chunk",
@@ -23,6 +25,7 @@ FIELDS: dict[str, Any] = {
     "D": 32,
     "N": None,
     "recipe": "gaussian_slow",
+    "form": "g",
     "seed": 0,
     "cotangent": None,
     "case_id": "linear_scan-bf16-gaussian_slow-1x32x1024-0123456789",

@@ -11,14 +11,16 @@ import scancheck.study.plan
 from scancheck.errors import CaseInvalid, RecordUnreadable
 from scancheck.report import command
 from scancheck.report.command import report, rerender
-from scancheck.study.plan import Configuration, Job
+from scancheck.study.configurations import Configuration
+from scancheck.study.plan import Job
 from scancheck.study.store import Study, read_study, write_study
 
 JOBS = tuple(
     Job(
         configuration=Configuration(op="linear_scan", storage=storage, chunk=4),
         recipe="gaussian_slow",
-        steps=12,
+        sizes=(("B", 1), ("D", 32), ("T", 12)),
+        form="g",
         seed=1,
     )
     for storage in ("fp32", "bf16")

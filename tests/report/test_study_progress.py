@@ -5,12 +5,14 @@ import io
 from rich.console import Console
 
 from scancheck.report.study_progress import study_progress
-from scancheck.study.plan import Configuration, Job
+from scancheck.study.configurations import Configuration
+from scancheck.study.plan import Job
 
 JOB = Job(
     configuration=Configuration(op="linear_scan", storage="bf16", chunk=4),
     recipe="gaussian_slow",
-    steps=12,
+    sizes=(("B", 1), ("D", 32), ("T", 12)),
+    form="g",
     seed=1,
 )
 

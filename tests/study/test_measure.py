@@ -14,12 +14,14 @@ from scancheck.formats import FORMATS, FloatArray, ulp
 from scancheck.kernel import Kernel
 from scancheck.metrics import measure
 from scancheck.oracles.ladder import Reference
+from scancheck.study.configurations import Configuration
 from scancheck.study.measure import Measured, relative_rms, rows_of
-from scancheck.study.plan import Configuration, Job, case_of
+from scancheck.study.plan import Job, case_of
 from scancheck.study.row import Row
 
 WAY = Configuration(op="linear_scan", storage="bf16", algorithm="sequential")
-JOB = Job(configuration=WAY, recipe="gaussian_slow", steps=40, seed=3)
+SIZES = (("B", 1), ("D", 32), ("T", 40))
+JOB = Job(configuration=WAY, recipe="gaussian_slow", sizes=SIZES, form="g", seed=3)
 
 
 def in_fp64(*, g: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -63,7 +65,7 @@ def test_exact_answer_has_the_error_of_storing_it() -> None:
 
 def test_wrong_tokens_are_seen_where_they_are() -> None:
     """The profile of a kernel that is wrong from token 30 on rises there, tenfold."""
-    job = replace(JOB, keep=frozenset({"position", "length"}))
+    job = replace(JOB, keep=("length", "position"))
     rows = rows_for(ten_percent_off, job)
     assert rows[0].verdict == "FAIL"
     assert "beyond the budget" in rows[0].reason
@@ -81,7 +83,7 @@ def test_wrong_tokens_are_seen_where_they_are() -> None:
 
 def test_profile_adds_up_to_the_whole() -> None:
     """The mean square of the buckets, weighted by tokens, is that of the tensor."""
-    job = replace(JOB, steps=301, keep=frozenset({"position"}))
+    job = replace(JOB, sizes=(("B", 1), ("D", 32), ("T", 301)), keep=("position",))
     rows = rows_for(in_fp64, job)
     profile = [row for row in rows if row.kind == "position"]
     assert sum(row.tokens or 0 for row in profile) == 301

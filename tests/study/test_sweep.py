@@ -4,25 +4,35 @@ from dataclasses import replace
 
 import pytest
 
-from scancheck.study.plan import Configuration, Job
+from scancheck.study.configurations import Configuration
+from scancheck.study.plan import Job
 from scancheck.study.row import Row
 from scancheck.study.sweep import run_study
+
+
+def sizes(steps: int) -> tuple[tuple[str, int], ...]:
+    """Sizes of linear_scan."""
+    return (("B", 1), ("D", 32), ("T", steps))
+
 
 CHUNKED = Configuration(op="linear_scan", storage="bf16", chunk=4)
 SELECTIVE = replace(CHUNKED, op="selective_scan")
 JOBS = (
-    Job(configuration=CHUNKED, recipe="gaussian_slow", steps=12, seed=1),
+    Job(
+        configuration=CHUNKED, recipe="gaussian_slow", sizes=sizes(12), form="g", seed=1
+    ),
     Job(
         configuration=replace(CHUNKED, variant="log_diff"),
         recipe="unit_decay",
-        steps=9,
+        sizes=sizes(9),
+        form="g",
         seed=1,
-        keep=frozenset({"position", "length"}),
+        keep=("in_chunk", "length", "position"),
     ),
     Job(
         configuration=SELECTIVE,
         recipe="gaussian_slow",
-        steps=10,
+        sizes=(("B", 1), ("D", 16), ("L", 10), ("N", 4)),
         seed=1,
         cotangent="dense",
     ),
@@ -67,7 +77,7 @@ def test_lengths_have_both_bounds() -> None:
     (log_row,) = [row for row in rows_of(JOBS[1]) if row.kind == "length"]
     assert log_row.max_budget_rel is not None
     assert log_row.probable_rel is None
-    plain = replace(JOBS[0], keep=frozenset({"length"}))
+    plain = replace(JOBS[0], keep=("length",))
     (row,) = [row for row in rows_of(plain) if row.kind == "length"]
     assert row.max_rel is not None
     assert row.max_budget_rel is not None
