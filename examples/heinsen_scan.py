@@ -27,10 +27,3 @@ def heinsen_scan(
     log_h = log_decay + torch.logcumsumexp(log_values - log_decay, dim=1)
     h = torch.exp(log_h).real
     return h[:, 1:], h[:, -1].clone()
-
-
-def positive_heinsen_scan(*, g: Tensor, b: Tensor) -> Tensor:
-    """h [B, T, D] for b > 0 (minGRU and minLSTM are so), with real logarithms."""
-    log_decay = torch.cumsum(g, dim=1)
-    log_h = log_decay + torch.logcumsumexp(torch.log(b) - log_decay, dim=1)
-    return torch.exp(log_h)
