@@ -8,7 +8,16 @@ from pathlib import Path
 
 from scancheck import __version__
 
-PACKAGES = ("numpy", "torch", "numba", "mpmath", "python-flint", "mambapy")
+PACKAGES = (
+    "numpy",
+    "torch",
+    "numba",
+    "mpmath",
+    "python-flint",
+    "accelerated-scan",
+    "jax",
+    "mambapy",
+)
 
 
 def describe(*, full: bool = False) -> dict[str, str]:

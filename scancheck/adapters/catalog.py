@@ -4,7 +4,10 @@ A package behind an adapter is imported when its kernel is first called; whether
 run here is told from installed versions alone.
 """
 
+from scancheck.adapters.accelerated_scan_ref import accelerated_scan_ref
+from scancheck.adapters.jax_associative_scan import jax_associative_scan
 from scancheck.adapters.mambapy_pscan import mambapy_pscan
+from scancheck.adapters.mambapy_selective_scan import mambapy_selective_scan
 from scancheck.adapters.torch_associative_scan import torch_associative_scan
 from scancheck.kernel import Kernel
 
@@ -12,7 +15,11 @@ from scancheck.kernel import Kernel
 def adapters() -> tuple[Kernel, ...]:
     """Every adapted kernel, those that cannot run here with the reason."""
     return (
+        accelerated_scan_ref(),
+        jax_associative_scan(),
         mambapy_pscan(),
+        mambapy_selective_scan("selective_scan"),
+        mambapy_selective_scan("selective_scan_seq"),
         torch_associative_scan("generic"),
         torch_associative_scan("pointwise"),
     )

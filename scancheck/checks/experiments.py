@@ -11,6 +11,7 @@ from scancheck.checks.oracle import CaseReport, Request, check_case
 from scancheck.contract import Contract, parse_contract
 from scancheck.diagnosis import CAUSES, Place, heals_inside_chunks, locate
 from scancheck.errors import CaseInvalid, ScancheckError
+from scancheck.formats import FP64, format_named
 from scancheck.kernel import Kernel
 from scancheck.metrics import measure
 from scancheck.ops import op_named
@@ -255,7 +256,12 @@ def _informed_pass(
 def _shrinks(
     kernel: Kernel, report: CaseReport, request: Request, check: Check
 ) -> bool | None:
-    """Whether the same check passes in fp64; None when the kernel does not take it."""
+    """Whether the same check in fp64 passes, or errs less as rounding does.
+
+    A form that amplifies rounding exceeds its budget in every format, but its error
+    follows the unit roundoff; a fault keeps its size. The geometric mean of both tells
+    them apart. None when the kernel does not take fp64.
+    """
     if report.case.dtype == "fp64" or check.check not in ("oracle", "gradient"):
         return None
     case = replace(report.case, dtype="fp64")
@@ -269,7 +275,22 @@ def _shrinks(
     again = [c for c in again if c.tensor == check.tensor]
     if not again or again[0].verdict is Verdict.UNCERTIFIED:
         return None
-    return again[0].verdict not in RED
+    if again[0].verdict not in RED or Verdict.NONFINITE in (
+        check.verdict,
+        again[0].verdict,
+    ):
+        return again[0].verdict not in RED
+    finer = FP64.unit_roundoff / format_named(report.case.dtype).unit_roundoff
+    before, after = _largest_error(report, check), _largest_error(wide, check)
+    return bool(after <= np.sqrt(finer) * before)
+
+
+def _largest_error(report: CaseReport, check: Check) -> float:
+    """Largest error of the check's tensor where it is finite."""
+    gradient = check.check == "gradient"
+    metrics = report.gradient_metrics if gradient else report.metrics
+    error = metrics[str(check.tensor)].error
+    return float(np.max(error, where=np.isfinite(error), initial=0.0))
 
 
 def red_checks(report: CaseReport) -> Iterable[Check]:

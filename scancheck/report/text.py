@@ -176,7 +176,7 @@ def _observations(finding: Finding, record: RunRecord) -> list[str]:
         told.append(f"rho {_number(finding.rho)}")
     match finding.shrinks_with_wider_dtype:
         case True:
-            told.append("gone in fp64: rounding")
+            told.append("gone or far smaller in fp64: rounding")
         case False:
             told.append("still there in fp64: not rounding")
     changing = {f.tensor for f in record.findings if f.check == "repeat"}

@@ -181,6 +181,21 @@ def test_shrinking_with_a_wider_format(bench: Any) -> None:
     assert diagnosis(bench, lambda a, b: bench.scan(0.9 * a, b), wide).shrinks is None
 
 
+def test_an_error_that_follows_the_format_is_rounding(bench: Any) -> None:
+    """Rounding beyond the budget in every format is told from a fault of fixed size."""
+    case = bench.case("mixed_time_scales", T=120, form="g", seed=4)
+
+    def amplified(g: Tensor, b: Tensor) -> Any:
+        c = torch.cumsum(g - 300, 1) + 300 * torch.arange(1, 1 + g.shape[1])[:, None]
+        before = torch.cat([torch.zeros_like(g[:, :1]), c[:, :-1]], 1)
+        return bench.scan((c - before).exp(), b)
+
+    found = diagnosis(bench, amplified, case)
+    assert found.shrinks is True
+    fault = diagnosis(bench, lambda g, b: bench.scan(0.999 * g.exp(), b), case)
+    assert fault.shrinks is False
+
+
 def test_a_contract_turns_a_vague_cause_into_rounding(bench: Any) -> None:
     """Where a wider contract passes the whole run, the cause is the shorter format."""
     kernel, request = bench.kernel(computing_in("bf16")), bench.request()
