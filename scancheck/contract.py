@@ -24,6 +24,9 @@ class Structure:
     chunk: int | None = None  # tokens per chunk, for kind chunk
     inner: str = "sequential"  # order inside a chunk: sequential or tree
     carry: str = "sequential"  # order between chunks: sequential or tree
+    # Exactly which order, where a sharper bound is claimed (bounds.tree_emulation):
+    # any; stepwise, affine maps combined one after another; or hillis_steele.
+    order: str = "any"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +74,7 @@ CHOICES = {
     "range": ("products", "sequential", "log"),
 }
 ORDERS = ("sequential", "tree")
+NAMED_ORDERS = ("any", "stepwise", "hillis_steele")
 KINDS = ("unknown", "sequential", "tree", "chunk")
 CAST_POINTS = ("decay", "drive")
 DEFAULT = "default"  # the contract without any key, in text
@@ -145,6 +149,30 @@ def _check_structure(structure: Structure) -> None:
                 f"contract structure: expected sequential or tree inside chunk(...); "
                 f"got {side!r}"
             )
+    _check_order(structure)
+
+
+def _check_order(structure: Structure) -> None:
+    """Raises CaseInvalid for an unknown order, and for one of another structure."""
+    order, inner = structure.order, structure.inner
+    if order not in NAMED_ORDERS:
+        raise CaseInvalid(
+            f"contract structure: expected an order of {', '.join(NAMED_ORDERS)} in "
+            f"{structure.kind}(...); got {order!r}"
+        )
+    fits = {
+        "any": True,
+        "stepwise": structure.kind == "chunk" and inner == "sequential",
+        "hillis_steele": structure.kind == "tree"
+        or (structure.kind == "chunk" and inner == "tree"),
+    }
+    if not fits[order] or (order != "any" and structure.carry != "sequential"):
+        raise CaseInvalid(
+            "contract structure: expected tree(hillis_steele), "
+            "chunk(C,sequential,sequential,stepwise) or "
+            "chunk(C,tree,sequential,hillis_steele) where an order is named; "
+            f"got {_format_value(structure)}"
+        )
 
 
 def _check_contradictions(contract: Contract) -> None:
@@ -269,16 +297,20 @@ def _domain_row(row: str) -> tuple[str, float, float]:
 
 
 def parse_structure(text: str) -> Structure:
-    """The structure written as `sequential` or `chunk(C, inner, carry)`."""
+    """The structure written as `sequential` or `chunk(C, inner, carry, order)`."""
     match = re.fullmatch(r"(\w+)(?:\(([^()]*)\))?", text)
     if match is None:
-        raise ValueError("expected NAME or chunk(C, inner, carry)")
+        raise ValueError("expected NAME, tree(order) or chunk(C, inner, carry, order)")
     kind, inside = match.group(1), match.group(2)
     parts = [part.strip() for part in inside.split(",")] if inside else []
-    if len(parts) > 3:
-        raise ValueError("expected at most three arguments in chunk(C, inner, carry)")
+    if kind == "tree" and len(parts) == 1:
+        return Structure(kind=kind, order=parts[0])
+    if len(parts) > 4:
+        raise ValueError(
+            "expected at most four arguments in chunk(C, inner, carry, order)"
+        )
     chunk = int(parts[0]) if parts else None
-    rest = dict(zip(("inner", "carry"), parts[1:], strict=False))
+    rest = dict(zip(("inner", "carry", "order"), parts[1:], strict=False))
     return Structure(kind=kind, chunk=chunk, **rest)
 
 
@@ -296,9 +328,11 @@ def format_contract(contract: Contract) -> str:
 def _format_value(value: Any) -> str:
     match value:
         case Structure(kind="chunk"):
-            return f"chunk({value.chunk},{value.inner},{value.carry})"
+            order = "" if value.order == "any" else f",{value.order}"
+            return f"chunk({value.chunk},{value.inner},{value.carry}{order})"
         case Structure():
-            return value.kind
+            order = "" if value.order == "any" else f"({value.order})"
+            return f"{value.kind}{order}"
         case ErrorModel():
             return f"{_format_value(value.e0)}+{_format_value(value.e1)}x"
         case tuple():

@@ -34,6 +34,20 @@ STRUCTURES = st.one_of(
         inner=ORDERS,
         carry=ORDERS,
     ),
+    st.just(Structure(kind="tree", order="hillis_steele")),
+    st.builds(
+        Structure,
+        kind=st.just("chunk"),
+        chunk=st.integers(1, 10**6),
+        order=st.just("stepwise"),
+    ),
+    st.builds(
+        Structure,
+        kind=st.just("chunk"),
+        chunk=st.integers(1, 10**6),
+        inner=st.just("tree"),
+        order=st.just("hillis_steele"),
+    ),
 )
 LIMITS = st.tuples(
     st.sampled_from(["a", "g", "delta"]),
@@ -140,6 +154,14 @@ def _pairs(text: str) -> list[tuple[str, str]]:
             "structure=chunk(8,sequential,tree)",
             {"structure": Structure(kind="chunk", chunk=8, carry="tree")},
         ),
+        (
+            "structure=tree(hillis_steele)",
+            {"structure": Structure(kind="tree", order="hillis_steele")},
+        ),
+        (
+            "structure=chunk(8,sequential,sequential,stepwise)",
+            {"structure": Structure(kind="chunk", chunk=8, order="stepwise")},
+        ),
         ("log=diff,range=log", {"log": "diff", "range": "log"}),
         (
             "comp=full,structure=tree",
@@ -193,7 +215,17 @@ def test_default_is_the_first_of_every_list() -> None:
         ("structure=chunk(0)", ["structure", "at least 1", "0"]),
         ("structure=chunk(8,ring)", ["structure", "ring", "sequential or tree"]),
         ("structure=chunk(8,tree,ring)", ["structure", "ring", "sequential or tree"]),
-        ("structure=chunk(8,tree,tree,tree)", ["structure", "at most three"]),
+        ("structure=chunk(8,tree,tree,tree)", ["structure", "stepwise", "'tree'"]),
+        ("structure=chunk(8,tree,tree,any,any)", ["structure", "at most four"]),
+        ("structure=tree(stepwise)", ["tree(hillis_steele)", "got tree(stepwise)"]),
+        (
+            "structure=chunk(8,tree,tree,hillis_steele)",
+            ["chunk(C,tree,sequential,hillis_steele)", "got chunk(8,tree,tree,"],
+        ),
+        (
+            "structure=chunk(8,sequential,sequential,hillis_steele)",
+            ["chunk(C,sequential,sequential,stepwise)", "got chunk(8,sequential,"],
+        ),
         ("structure=chunk(many)", ["structure", "many", "chunk(64"]),
         ("structure=chunk(8", ["structure", "chunk(8"]),
         ("fma=maybe", ["fma", "maybe", "allowed, yes, no"]),

@@ -130,10 +130,13 @@ def _structure(algorithm: str, chunk: int) -> Structure:
         case "sequential":
             return Structure(kind="sequential")
         case "hillis_steele":
-            return Structure(kind="tree")
+            return Structure(kind="tree", order="hillis_steele")
+        case "chunk_tree":
+            return Structure(
+                kind="chunk", chunk=chunk, inner="tree", order="hillis_steele"
+            )
         case _:
-            inner = "tree" if algorithm == "chunk_tree" else "sequential"
-            return Structure(kind="chunk", chunk=chunk, inner=inner)
+            return Structure(kind="chunk", chunk=chunk, order="stepwise")
 
 
 def _range(algorithm: str, variant: str) -> str:

@@ -4,9 +4,10 @@ Pass 1 combines the steps of each chunk but the last; the carry chain applies th
 totals one after another; pass 2 scans each chunk from its carried-in state. Both passes
 scan inside the chunk sequentially or by Hillis-Steele.
 
-Contract: structure chunk(C, inner, sequential). A term passes at most 2 (C - 1) + 1
-additions inside chunks when `inner` is sequential, 2 ceil(log2 C) + 1 when it is a
-tree, and one for each chunk edge that it crosses.
+Contract: structure chunk(C, inner, sequential, order), the order stepwise inside when
+`inner` is sequential and hillis_steele when it is a tree. A term passes at most
+2 (C - 1) + 1 additions inside chunks when `inner` is sequential, 2 ceil(log2 C) + 1
+when it is a tree, and one for each chunk edge that it crosses.
 """
 
 from collections.abc import Callable

@@ -14,6 +14,7 @@ State of one entry (first axis of the state array):
     REST       what the rests of a compensated kernel may hold
     SPAN       largest |product of consecutive decays| that ends at t
     PEAK       largest intermediate so far; infinity once anything is not a number
+    RUNNING    bound by emulation of a named order; infinity where there is none
 
 For any order, products on a term's path are exact in number ((t - j), whatever the
 association), additions are counted by the structure; so the error read out after n
@@ -25,8 +26,10 @@ import numpy as np
 
 from scancheck.oracles.jit import jit
 
-COMPONENTS = 10
-VALUE, SIZE, ERROR, STORED, FLOOR, TOP, REACH, REST, SPAN, PEAK = range(COMPONENTS)
+COMPONENTS = 11
+(
+    VALUE, SIZE, ERROR, STORED, FLOOR, TOP, REACH, REST, SPAN, PEAK, RUNNING
+) = range(COMPONENTS)  # fmt: skip
 
 # Fields of the coefficient vector.
 COEFFICIENTS = 11
@@ -52,6 +55,12 @@ def raised(peak, top):
     if top <= peak:
         return peak
     return top if top == top else np.inf
+
+
+@jit()
+def sharper(counted, running):
+    """The smaller one of two bounds; the first one if the second is not a number."""
+    return running if running < counted else counted
 
 
 @jit()

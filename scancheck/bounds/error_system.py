@@ -17,6 +17,7 @@ from scancheck.bounds.error_tile import (
 )
 from scancheck.bounds.rules import Rules, Store, reverse_additions
 from scancheck.bounds.scan_tables import coefficients, path_table
+from scancheck.bounds.tree_emulation import Emulation, emulate, emulation_for
 from scancheck.ops.normal_form import Cotangents, Lowered
 from scancheck.oracles.engine import check_diagonal
 from scancheck.oracles.fp64 import contract
@@ -27,12 +28,18 @@ FloatArray = NDArray[np.float64]
 
 
 class ErrorSystem:
-    """Runs ops over error numbers under one set of rules."""
+    """Runs ops over error numbers under one set of rules.
+
+    States that are outputs have the smaller one of the counted bound and, where the
+    order is named, the emulated one. Gradients have the counted one: a backward pass
+    may recompute its states in another order, and may count chunks from either end.
+    """
 
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
         self.coefficients = coefficients(rules)
         self._path: FloatArray = np.zeros((0, scan.PATH_COLUMNS))
+        self._emulation: Emulation | None = None
 
     def constant(self, values: FloatArray) -> ErrorNumber:
         """Stored inputs, exact."""
@@ -44,6 +51,7 @@ class ErrorSystem:
         s[scan.VALUE], s[scan.SIZE], s[scan.ERROR] = state.components[:3]
         s[scan.TOP] = s[scan.REACH] = s[scan.SIZE] + s[scan.ERROR]
         s[scan.PEAK] = state.peak
+        s[scan.RUNNING] = np.inf
         return s
 
     def path(self, total: int) -> FloatArray:
@@ -71,6 +79,7 @@ class ErrorSystem:
             x,
             r,
             lowered.r is not None,
+            self._running(w, x, state, start, total, keep),
             s,
             self.coefficients,
             o,
@@ -86,6 +95,43 @@ class ErrorSystem:
             out.terms = keys
         return out, s, states if keep else None
 
+    def _running(
+        self,
+        w: FloatArray,
+        x: FloatArray,
+        state: FloatArray,
+        start: int,
+        total: int,
+        keep: bool,
+    ) -> FloatArray:
+        """Emulated bounds of the states after each step, [G, T, K, L], or empty.
+
+        A forward pass without `keep` runs its tiles in order, from the first.
+        """
+        _, groups, keys, lanes = state.shape
+        if start == 0 and not keep:
+            value, error = state[scan.VALUE], state[scan.ERROR]
+            self._emulation = emulation_for(self.rules, value, error, total)
+        emulation = self._emulation
+        if keep or emulation is None:
+            return np.empty((groups, 0, keys, lanes))
+        running = np.empty((groups, x.shape[2], keys, lanes))
+        loop = partial(
+            emulate,
+            w,
+            x,
+            emulation.memory,
+            emulation.chunk,
+            emulation.levels,
+            emulation.tree,
+            emulation.every,
+            self.coefficients,
+            running,
+            start,
+        )
+        share(groups * lanes, x.size, loop)
+        return running
+
     def written(self, lowered: Lowered) -> ErrorNumber:
         """k v^T, [G, T, K, L]."""
         v: ErrorNumber = lowered.v[:, :, None, :]
@@ -100,6 +146,7 @@ class ErrorSystem:
         for g, k, lane in np.ndindex(*shape):
             one = np.ascontiguousarray(state[:, g, k, lane])
             e = scan.settle(one, self.coefficients, path)
+            e = scan.sharper(e, one[scan.RUNNING])
             write_state(out, 0, g, k, lane, one, self.coefficients, e)
         number = ErrorNumber(self.rules, *out[:4, 0])
         return number.stored(self.rules.state_store)

@@ -4,10 +4,13 @@ Error numbers are packed as [4, ...]: value, magnitude, error, peak. States carr
 fifth row, the absolute errors of underflow alone, for reverse mode through trees.
 """
 
+import numpy as np
+
 from scancheck.bounds.error_scan import (
     ETA,
     FLOOR,
     PEAK,
+    RUNNING,
     SIZE,
     STATE_ETA,
     STATE_U,
@@ -17,6 +20,7 @@ from scancheck.bounds.error_scan import (
     advance,
     raised,
     settle,
+    sharper,
 )
 from scancheck.oracles.jit import jit
 
@@ -59,16 +63,19 @@ def read_out(o, g, t, lane, rt, value, size, e, peak, c):
 
 
 @jit()
-def run_forward(w, x, r, has_r, s, c, o, states, start, every, path, begin, stop):
+def run_forward(
+    w, x, r, has_r, running, s, c, o, states, start, every, path, begin, stop
+):
     """Runs the tasks begin..stop of a tile of error numbers, one per group and lane.
 
-    w, x [4, G, T, K, L or 1]; r [4, G, T or 1, K, L or 1]; s [COMPONENTS, G, K, L] in
-    place; o [4, G, T, L] out; states [5, T + 1, G, K, L] out, or empty; path [., 5]
-    one row for every number of steps.
+    w, x [4, G, T, K, L or 1]; r [4, G, T or 1, K, L or 1]; running [G, T, K, L], or
+    empty; s [COMPONENTS, G, K, L] in place; o [4, G, T, L] out; states
+    [5, T + 1, G, K, L] out, or empty; path [., 5] one row for every number of steps.
     """
     _, groups, keys, lanes = s.shape
     steps = x.shape[2]
     keep = states.shape[1] > 0
+    emulated = running.shape[1] > 0
     for task in range(begin, stop):
         g, lane = task // lanes, task % lanes
         for k in range(keys):
@@ -91,11 +98,14 @@ def run_forward(w, x, r, has_r, s, c, o, states, start, every, path, begin, stop
                     here % every == 0,
                     path[here],
                 )
-                e = settle(one, c, path[here + 1])
+                one[RUNNING] = running[g, t, k, lane] if emulated else np.inf
+                e = sharper(settle(one, c, path[here + 1]), one[RUNNING])
                 if (here + 1) % every == 0:
                     # The output may be read from the state as it is stored.
                     e += c[STATE_U] * (abs(one[VALUE]) + e) + c[STATE_ETA]
-                size = one[SIZE] if c[TREES] > 0.0 else abs(one[VALUE])
+                # A named order forms the states, and what is read is read from them.
+                sums = c[TREES] > 0.0 and not emulated
+                size = one[SIZE] if sums else abs(one[VALUE])
                 if keep:
                     write_state(states, t + 1, g, k, lane, one, c, e)
                 if has_r:

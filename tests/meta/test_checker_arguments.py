@@ -277,6 +277,13 @@ KEYS: list[tuple[str, str, str, Case]] = [
     ("structure", "structure=chunk(8)", "structure=chunk(32)", LINEAR),
     ("structure", "structure=chunk(32)", "structure=chunk(32,tree)", LINEAR),
     ("structure", "structure=chunk(4)", "structure=chunk(4,sequential,tree)", LINEAR),
+    ("structure", "structure=tree", "structure=tree(hillis_steele)", LINEAR),
+    (
+        "structure",
+        "structure=chunk(8)",
+        "structure=chunk(8,sequential,sequential,stepwise)",
+        LINEAR,
+    ),
     (
         "fma",
         "structure=sequential,fma=no",

@@ -44,6 +44,32 @@ PROGRAMS: dict[str, tuple[Scan, Structure]] = {
     ),
 }
 
+DOUBLING = Structure(kind="tree", order="hillis_steele")
+
+
+def in_chunks(size: int, inner: str) -> Structure:
+    """Chunks whose order is named: one step after another, or by doubling."""
+    order = "hillis_steele" if inner == "tree" else "stepwise"
+    return Structure(kind="chunk", chunk=size, inner=inner, order=order)
+
+
+# Programs whose structure names the order, which the bound emulates.
+NAMED_PROGRAMS: dict[str, tuple[Scan, Structure]] = {
+    "doubling": (hillis_steele, DOUBLING),
+    "one chunk joined": (chunked(4096, "tree", restart=False), DOUBLING),
+    **{
+        f"{size} {inner}{'' if restart else ' joined'}": (
+            chunked(size, inner, restart=restart),
+            in_chunks(size, inner),
+        )
+        for size in (1, 2, 5, 8, 64)
+        for inner in ("sequential", "tree")
+        for restart in (True, False)
+    },
+    # Where chunks follow one another, a pass that never joins a total is one of them.
+    "all in order": (sequential, in_chunks(5, "sequential")),
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Data:
