@@ -1,8 +1,8 @@
 """All steps at once, in ceil(log2 T) rounds that double the reach of every element.
 
-Contract: structure tree; an element passes ceil(log2 t) additions, and one more where
-the initial state joins the first step. Source: Hillis and Steele, "Data parallel
-algorithms", CACM 29 (1986).
+Contract: structure tree(hillis_steele); an element passes ceil(log2 t) additions, and
+one more where the initial state joins the first step. Source: Hillis and Steele, "Data
+parallel algorithms", CACM 29 (1986).
 """
 
 from scancheck.kernels.models.arithmetic import Arithmetic

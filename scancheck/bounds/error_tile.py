@@ -103,7 +103,9 @@ def run_forward(
                 if (here + 1) % every == 0:
                     # The output may be read from the state as it is stored.
                     e += c[STATE_U] * (abs(one[VALUE]) + e) + c[STATE_ETA]
-                size = one[SIZE] if c[TREES] > 0.0 else abs(one[VALUE])
+                # A named order forms the states, and what is read is read from them.
+                sums = c[TREES] > 0.0 and not emulated
+                size = one[SIZE] if sums else abs(one[VALUE])
                 if keep:
                     write_state(states, t + 1, g, k, lane, one, c, e)
                 if has_r:

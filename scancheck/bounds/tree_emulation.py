@@ -9,17 +9,23 @@ Where `Structure.order` names the order, the same combinations are run in fp64 o
     B = p + Br    eB = ep + eBr,                    then + u (|B| + eB) + add_eta
 
 which is valid to all orders in u and knows what cancels. An fma leaves out the second
-line's roundings, so it stays below. Errors only grow with those of the operands;
-therefore the larger one may be taken wherever kernels of one name differ, and then
-holds for all of them:
+line's roundings, so it stays below. What a name promises:
 
-    a result   the state before its chunk passed through the chunk's steps, or joined to
-               the prefix of the chunk: S = A S_before + B
-    a carry    either of these two at the chunk's last step, as it is kept
+    stepwise        the steps of a chunk are combined one after another
+    hillis_steele   by doubling (Hillis and Steele, CACM 29, 1986); a tree of the whole
+                    length is one chunk
+    both            chunks begin at the first step; a state after a step is the state
+                    before its chunk, passed through the chunk's steps in that order or
+                    joined to their combination, S = A S_before + B; the state after a
+                    chunk's last step, by either way, is carried on, rounded as it is
+                    kept; outputs are read from these states
 
-A tree of the whole length is one chunk. Hillis and Steele's doubling (CACM 29, 1986) is
-run as steps arrive: level j of a step needs level j of the step 2^j before, which a
-ring of 2^j entries holds.
+Errors only grow with those of the operands; so the larger one of the two ways, taken at
+every step and carry, holds for all kernels of a name, and any mixture of them. A kernel
+that forms an output by matrix products, without its state, has no name.
+
+Doubling is run as steps arrive: level j of a step needs level j of the step 2^j before,
+which a ring of 2^j entries holds.
 """
 
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
 """Bounds of named orders: no program of the name exceeds them, and they are sharper."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -144,6 +144,46 @@ def test_no_drawn_case_exceeds_its_budget(
     ftz = "yes" if mode == "flush" else "no"
     contract = Contract(compute=dtype, structure=structure, ftz=ftz)
     assert reached(scan, machine(fmt, mode), data, outputs(data, contract, dtype)) <= 1
+
+
+@dataclass(slots=True)
+class Fused:
+    """A value whose product joins a sum before it is rounded."""
+
+    machine: Machine
+    value: Array
+    factors: tuple[Array, Array] | None = None
+
+    def __mul__(self, other: "Fused") -> "Fused":
+        value = self.machine.mul(self.value, other.value)
+        return Fused(self.machine, value, (self.value, other.value))
+
+    def __add__(self, other: "Fused") -> "Fused":
+        assert self.factors is not None
+        return Fused(self.machine, self.machine.fma(*self.factors, other.value))
+
+
+@pytest.mark.parametrize("program", ["doubling", "5 sequential", "5 tree joined"])
+@pytest.mark.parametrize("flushed", ["nothing", "results", "operands", "both"])
+def test_fused_operations_stay_below(program: str, flushed: str) -> None:
+    """One rounding less, and whatever is flushed before or after it: err <= E."""
+    scan, structure = NAMED_PROGRAMS[program]
+    contract = Contract(
+        structure=structure, ftz="no" if flushed == "nothing" else "yes"
+    )
+    for family in FAMILIES:
+        data = with_cotangents(FP32, *drawn(family, FP32, 5, 22, 8))
+        budget = outputs(data, contract, "fp32").outputs["h"]
+        on = Machine(
+            fmt=FP32,
+            flush=flushed in ("results", "both"),
+            flush_inputs=flushed in ("operands", "both"),
+        )
+        a, b = ([Fused(on, row) for row in rows] for rows in (data.a, data.b))
+        with np.errstate(all="ignore"):
+            got = scan(a, b, Fused(on, data.s))  # type: ignore[arg-type]
+        values = np.array([fused.value for fused in got])
+        assert np.max(ratios(values, exact(data)["h"], budget)) <= 1.0, family
 
 
 @pytest.mark.parametrize("inner", ["sequential", "tree"])

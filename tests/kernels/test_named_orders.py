@@ -58,7 +58,7 @@ def largest_ratio(kernel: Kernel, contract: Contract, case: Case) -> float:
 
 @pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("algorithm", ["hillis_steele", "chunk", "chunk_tree"])
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(data=st.data())
 def test_no_model_exceeds_the_bound_of_its_order(
     algorithm: str, op: str, data: st.DataObject
@@ -77,7 +77,7 @@ def test_no_model_exceeds_the_bound_of_its_order(
 
 
 @pytest.mark.parametrize("control", controls(), ids=lambda kernel: kernel.op)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(data=st.data())
 def test_a_chunk_that_is_joined_to_its_carry_keeps_to_it(
     control: Kernel, data: st.DataObject
