@@ -86,10 +86,16 @@ def prescribed_condition(plan: Plan) -> Tensors:
         before = kept[:, token] * now
         size = kept[:, token] * size
         if token == plan.steps - 1 or (token + 1) % plan.chunk <= 2:
-            # M_t = size + |b|, |S_t| = share M_t and S_t of the sign of a S_{t-1}.
-            wanted = share * (size + np.abs(before)) / (1.0 + share)
-            drive[:, token] = np.copysign(wanted, before) - before
+            drive[:, token] = _leaving(share, before, size) - before
         drive[:, token] = round_array(plan.fmt, drive[:, token])
         now = before + drive[:, token]
         size = size + np.abs(drive[:, token])
     return {str(plan.form): gate, "b": drive, "initial_state": state}
+
+
+def _leaving(share: FloatArray, before: FloatArray, size: FloatArray) -> FloatArray:
+    """The state S of the sign of `before` with |S| = share (size + |S - before|)."""
+    kept = np.abs(before)
+    less = share * (size + kept) / (1.0 + share)
+    more = share * (size - kept) / (1.0 - share)
+    return np.copysign(np.where(less < kept, less, more), before)

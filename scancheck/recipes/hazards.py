@@ -197,7 +197,7 @@ ONLY_FULL = (
         "Small terms swamped by large ones in another order of additions.",
         "cancellation",
     ),
-    _chains(
+    _recipe(
         gates.cumulative_gate_at_limit,
         "exp of a chunk's gates turns subnormal or zero, its inverse overflows.",
         "range",
