@@ -72,6 +72,7 @@ class Chains:
     drive: FloatArray  # [B, T, D], what is added to the state
     state: FloatArray  # [B, D, N]
     steady_keys: bool = False  # selective_scan: B is the same at every token
+    bias: FloatArray | None = None  # delta_bias [D] where softplus is applied
 
 
 Tensors = dict[str, FloatArray]
@@ -134,6 +135,8 @@ def _bias(plan: Plan, chains: Chains) -> FloatArray:
     if not plan.bias:
         return np.zeros(plan.channels)
     if plan.softplus:
+        if chains.bias is not None:
+            return chains.bias
         return uniform(draws(plan, "bias"), -2.0, 2.0, (plan.channels,))
     smallest = chains.step.min(axis=(0, 1), initial=1.0)
     _, exponent = np.frexp(smallest)

@@ -12,6 +12,7 @@ from scancheck.recipes.chains import (
     draws,
     selective_scan_tensors,
 )
+from scancheck.recipes.elementary import logarithm
 from scancheck.recipes.streams import (
     bell,
     halving,
@@ -119,6 +120,49 @@ def dip_out_of_range(plan: Plan) -> Tensors:
     if -plan.fmt.emin >= NARROW:
         drive_level[:, :, 1::2] = np.maximum(level[:, :, 1::2], held)
     return _along(plan, level, drive_level)
+
+
+def rise_and_fall(plan: Plan) -> Tensors:
+    """The prefix product rises to 2**140 (fp64: 2**1100) and falls back, repeatedly.
+
+    The first state and the drives are so small (2**-100, fp64: 2**-900, at the foot of
+    a rise) that every state is in range, and a product over a rise is not: an
+    algorithm that multiplies decays overflows though all it is asked for is moderate.
+    fp16 does not hold drives that small, and rises to 2**12 only.
+
+    Source: numerics.md 3, families 8 and 10.
+    """
+    if -plan.fmt.emin < NARROW:
+        high, foot = 12, -8
+    else:
+        high, foot = (1100, -900) if plan.fmt.precision == 53 else (140, -100)
+    level = -_levels(plan, high)
+    made = _along(plan, level, level + foot)
+    return made | {"initial_state": np.ldexp(made["initial_state"], foot)}
+
+
+def isolated_growth(plan: Plan) -> Tensors:
+    """A slow fall by 2**-30 (fp16: 2**-6), made good by one decay of 2**30.
+
+    A single step multiplies the past, and its rounding errors, by 2**30; kernels that
+    clamp log gates at 0, or the exponent of a difference, lose it.
+
+    Source: numerics.md 3, family 8.
+    """
+    deep = 6 if -plan.fmt.emin < NARROW else 30
+    period = max(plan.chunk // 2, 8)
+    lead = integers(draws(plan, "lead"), 0, period - 1, (1, 1, plan.channels))
+    token = np.arange(plan.steps)[None, :, None] + lead
+    place = np.broadcast_to(token % period, plan.sequence)
+    level = -(deep * place // (period - 1))
+    made = _along(plan, level, level)
+    if plan.form == "a":
+        return made
+    return {
+        "g": logarithm(made["a"]),
+        "b": made["b"],
+        "initial_state": made["initial_state"],
+    }
 
 
 def _levels(plan: Plan, deep: int) -> IntArray:
