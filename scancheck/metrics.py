@@ -56,9 +56,15 @@ def measure(
         may_be_infinite = above | below
         must_be_infinite = size - reach > edge
         right_infinity = ((got == np.inf) & above) | ((got == -np.inf) & below)
+        if not allowance.has_infinity:
+            # OFP8 section 5: an overflow is NaN or, saturated, the largest value.
+            top = allowance.largest
+            right_infinity = ((got == top) & above) | ((got == -top) & below)
+            right_infinity |= np.isnan(got) & may_be_infinite
         bad = ~np.isfinite(got) & ~right_infinity
         excused = bad & allowance.overflows
         wrong_kind = np.isfinite(got) & must_be_infinite & ~allowance.overflows
+        wrong_kind &= ~right_infinity
         wrong_kind |= np.isinf(got) & may_be_infinite & ~right_infinity & ~excused
         nonfinite = bad & ~excused & ~wrong_kind
         ratio = np.where(error == 0.0, 0.0, error / e)

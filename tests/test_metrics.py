@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scancheck.bounds.budget import Allowance
-from scancheck.formats import FP16, FP32, round_array
+from scancheck.formats import FP8_E4M3, FP16, FP32, round_array
 from scancheck.metrics import TensorMetrics, effective_bits, measure
 from scancheck.oracles.ladder import CERTIFIED_SHARE, Reference
 
@@ -43,6 +43,7 @@ def measured(
         largest=fmt.largest,
         storage_u=fmt.unit_roundoff,
         magnitude=np.abs(reference.hi),
+        has_infinity=fmt.has_infinity,
     )
     return measure("h", got, reference, allowance)
 
@@ -80,6 +81,28 @@ def test_finite_truth(
     """Error over budget where both are numbers; NaN and infinity are NONFINITE."""
     found = measured(got, truth, allowed)
     assert found.ratio[0] == pytest.approx(ratio, rel=1e-15)
+    assert kinds(found) == expected
+
+
+@pytest.mark.parametrize(
+    ("got", "truth", "expected"),
+    [
+        (NAN, 1000.0, set()),
+        (448.0, 1000.0, set()),
+        (-448.0, -1000.0, set()),
+        (416.0, 1000.0, {"wrong_kind", "wrong"}),
+        (-448.0, 1000.0, {"wrong_kind", "wrong"}),
+        (NAN, 460.0, set()),
+        (448.0, 460.0, set()),
+        (448.0, 448.0, set()),
+        (NAN, 400.0, {"nonfinite", "wrong"}),
+    ],
+)
+def test_overflow_without_infinity(
+    got: float, truth: float, expected: set[str]
+) -> None:
+    """In e4m3 an overflow is NaN or the largest value of its sign, and nothing else."""
+    found = measured(got, truth, 16.0, fmt=FP8_E4M3)
     assert kinds(found) == expected
 
 

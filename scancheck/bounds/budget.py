@@ -16,6 +16,7 @@ from scancheck.bounds.log_system import LogDifferenceSystem
 from scancheck.bounds.rules import rules_for, storage_error
 from scancheck.contract import Contract
 from scancheck.errors import CaseInvalid
+from scancheck.formats import FORMATS
 from scancheck.ops.normal_form import Op, spec_of
 from scancheck.oracles.ball import INFLATION
 from scancheck.oracles.engine import solve
@@ -32,6 +33,7 @@ class Allowance:
     largest: float  # largest finite value of the tensor's storage format
     storage_u: float  # unit roundoff of the tensor's storage format
     magnitude: FloatArray  # what roundings scale with (sum of magnitudes or |value|)
+    has_infinity: bool = True  # of the tensor's storage format
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,4 +104,5 @@ def _allowance(
         largest=store.largest,
         storage_u=store.u,
         magnitude=number.magnitude,
+        has_infinity=FORMATS[stored].has_infinity,
     )

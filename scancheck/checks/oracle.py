@@ -1,16 +1,16 @@
 """The funnel: one case of one kernel against certified truth and derived budget."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scancheck.bounds.budget import Allowance, Budget, budget_for
+from scancheck.bounds.budget import Allowance, Budget, budget_for, storage_dtype
 from scancheck.bounds.moments import lambda_factor, moments_for, rho, rho_limit
 from scancheck.case import Case
 from scancheck.contract import Contract
-from scancheck.formats import format_named
+from scancheck.formats import format_named, round_array
 from scancheck.kernel import Kernel
 from scancheck.metrics import TensorMetrics, measure
 from scancheck.ops import op_named
@@ -85,11 +85,14 @@ def check_inputs(
     budget = budget_for(
         op, inputs.tensors, inputs.switches, request.contract, case.dtype, bars
     )
-    if is_exact(case, inputs, request.contract):
+    exact = is_exact(case, inputs, request.contract)
+    if exact:
         budget = _without_allowance(budget)
     allowance = {n: a.error for n, a in budget.outputs.items()}
     allowance |= {n: a.error for n, a in budget.gradients.items()}
     truth = certify(op, inputs.tensors, inputs.switches, bars, allowance)
+    if exact:
+        budget = _with_one_store(op, case.dtype, budget, truth)
     checks = call_checks(op, outcome)
     metrics = _measured(outcome.outputs, truth.outputs, budget.outputs)
     gradient_metrics = _measured(outcome.gradients, truth.gradients, budget.gradients)
@@ -133,16 +136,28 @@ def is_exact(case: Case, inputs: Inputs, contract: Contract) -> bool:
 def _without_allowance(budget: Budget) -> Budget:
     """Zero allowance on outputs; gradients keep theirs."""
     outputs = {
-        name: Allowance(
-            error=np.zeros_like(a.error),
-            overflows=np.zeros_like(a.overflows),
-            largest=a.largest,
-            storage_u=a.storage_u,
-            magnitude=a.magnitude,
+        name: replace(
+            a, error=np.zeros_like(a.error), overflows=np.zeros_like(a.overflows)
         )
         for name, a in budget.outputs.items()
     }
-    return Budget(outputs=outputs, gradients=budget.gradients)
+    return replace(budget, outputs=outputs)
+
+
+def _with_one_store(op: Op, dtype: str, budget: Budget, truth: Truth) -> Budget:
+    """The allowance of outputs that are the exact values, stored once.
+
+    Exact recipes stay within eight bits, so that it is zero save in 8-bit formats.
+    """
+    outputs = {}
+    for name, allowance in budget.outputs.items():
+        exact = truth.outputs[name].hi
+        fmt = format_named(storage_dtype(op, name, dtype, exact.ndim))
+        off = np.abs(round_array(fmt, exact) - exact)
+        # Without a finite value there is no distance: the kind decides.
+        error = np.where(np.isfinite(off), off, 0.0)
+        outputs[name] = replace(allowance, error=error)
+    return replace(budget, outputs=outputs)
 
 
 def _measured(

@@ -151,9 +151,10 @@ def assert_within_bound(
     A decay errs by (1.01 + |d A| (1 + 2.01 + 1)) u: exp, its product, softplus and the
     sum before it (whose relative effect on softplus is at most 1.1 for |x| <= 1); made
     of sums of exponents by up to (2 C + 1) such sums more, and over the whole length
-    twice that and a log-sum a step, of logarithms no larger than 20. A term has at most L decays
-    and 3 L + 3 operations in each of two scans, 10 in the lowering and the epilogue
-    and their pullbacks, and sums over N, the D / G channels of a group, B and L.
+    twice that and a log-sum a step, of logarithms no larger than 20. A term has at most
+    L decays and 3 L + 3 operations in each of two scans, 10 in the lowering and the
+    epilogue and their pullbacks, and sums over N, the D / G channels of a group, B and
+    L.
     """
     storage = FORMATS[dtype]
     tensors = draw(getattr(torch, storage.torch_name), keys)
