@@ -46,7 +46,7 @@ class Contract:
     state_every: int = 1  # the state is rounded to `state` every so many steps
     structure: Structure = Structure()  # order of combination
     fma: str = "allowed"  # allowed, yes, no
-    log: str = "none"  # none, diff, segsum, factored, full, renorm
+    log: str = "none"  # none, diff, segsum, factored, ratio, full, renorm
     comp: str = "none"  # none, kahan (addition only), full (product and addition)
     exp: ErrorModel = ErrorModel(e0=4.0, e1=2.35)  # CUDA's fast exp, numerics 2.1
     # Far below zero softplus(x) is exp(x) and silu(x) is x exp(x), so that a kernel
@@ -65,7 +65,7 @@ class Contract:
 
 CHOICES = {
     "fma": ("allowed", "yes", "no"),
-    "log": ("none", "diff", "segsum", "factored", "full", "renorm"),
+    "log": ("none", "diff", "segsum", "factored", "ratio", "full", "renorm"),
     "comp": ("none", "kahan", "full"),
     "ftz": ("either", "yes", "no"),
     "range": ("products", "sequential", "log"),

@@ -14,6 +14,7 @@ class Store:
     u: float  # unit roundoff
     eta: float  # absolute error below the normal range
     largest: float  # largest finite value
+    normal: float = 0.0  # smallest normal value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +101,10 @@ def _cast(name: str | None, scale: float, flush: bool) -> Store | None:
         return None
     fmt = CONTRACT_FORMATS[name]
     return Store(
-        u=fmt.unit_roundoff, eta=scale * _floor(fmt, flush), largest=fmt.largest
+        u=fmt.unit_roundoff,
+        eta=scale * _floor(fmt, flush),
+        largest=fmt.largest,
+        normal=fmt.smallest_normal,
     )
 
 

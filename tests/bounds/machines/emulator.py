@@ -37,6 +37,7 @@ class Machine:
     flush_inputs: bool = False  # operands below the normal range count as zero
     exp_error: tuple[float, float] = (1.0, 0.0)
     softplus_error: tuple[float, float] = (1.0, 0.0)
+    ln_error: tuple[float, float] = (1.01, 0.0)  # relative, absolute
     generator: np.random.Generator = field(
         default_factory=lambda: np.random.default_rng(0)
     )
@@ -100,7 +101,7 @@ class Machine:
         """f(x) with the relative error that (e0, e1) allow, in unit roundoffs."""
         e0, e1 = error
         value = f(np.asarray(self.operand(x), dtype=WIDE))
-        limit = (e0 + e1 * np.abs(x)) * self.fmt.unit_roundoff
+        limit = (e0 + e1 * np.where(value == 0, 0, np.abs(x))) * self.fmt.unit_roundoff
         if self.exact:
             return self.rounded(value, limit)
         # A real library: an error below the limit less one rounding, then rounded.
@@ -113,6 +114,28 @@ class Machine:
         """exp(x) with the machine's error model."""
         with np.errstate(over="ignore", under="ignore"):
             return self.function(np.exp, x, self.exp_error)
+
+    def log(self, x: Array) -> Array:
+        """ln x, relative and absolute error of `ln_error`; -infinity for 0."""
+        return self._logarithm(np.log, x)
+
+    def log1p(self, x: Array) -> Array:
+        """ln(1 + x), with the same error."""
+        return self._logarithm(np.log1p, x)
+
+    def _logarithm(self, f: Callable[[Array], Array], x: Array) -> Array:
+        e0, e1 = self.ln_error
+        u = self.fmt.unit_roundoff
+        with np.errstate(divide="ignore"):
+            value = f(np.asarray(self.operand(x), dtype=WIDE))
+        if self.exact:
+            sign = self._signs(np.shape(value))
+            return np.asarray(value + sign * u * (e0 * np.abs(value) + e1), WIDE)
+        room = u * np.maximum(e0 - 1.01, 0.0) * np.abs(value) + u * e1 / (1.0 + u)
+        room = np.where(np.isfinite(value), room, 0.0)
+        return self.rounded(
+            value + room * self.generator.choice([-1.0, 1.0], size=np.shape(value))
+        )
 
     def softplus(self, x: Array) -> Array:
         """log(1 + exp(x)), with an error of `softplus_error`."""
