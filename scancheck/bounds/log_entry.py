@@ -31,16 +31,18 @@ COMPONENTS = 19
 HISTORY = 7
 LOG, DECAY, SHARE, RHO, DRIVE, DRIVE_ERROR, OWN = range(HISTORY)
 
-COEFFICIENTS = 18
+COEFFICIENTS = 20
 (
     FORM, U, ETA, ADD_ETA, STATE_U, STATE_ETA, LARGEST, STATE_LARGEST, EXP0, EXP1,
     CAST_U, CAST_ETA, CAST_LARGEST, IN_ORDER, TREES, TREE_CARRY, NORMAL, CAST_NORMAL,
+    LN0, LN1,
 ) = range(COEFFICIENTS)  # fmt: skip
 
 # By position in the chunk: (1 + u)^n - 1 for the product and the additions of a term;
-# for the additions of a sum of log gates; and for n roundings one after another.
-POSITION_COLUMNS = 3
-GROWTH, SUM_GROWTH, CHAIN = range(POSITION_COLUMNS)
+# for the additions of a sum of log gates; for n roundings one after another; and the
+# additions on a path of the running sum over the whole length.
+POSITION_COLUMNS = 4
+GROWTH, SUM_GROWTH, CHAIN, DEPTH = range(POSITION_COLUMNS)
 
 _SMALL = 2.0**-10
 _SAFE = 1e280  # products of decays between its inverse and it are not near fp64's ends

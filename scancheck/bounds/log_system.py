@@ -114,10 +114,12 @@ class LogChunkSystem(ErrorSystem):
         """Copies of the scan and its history, and the table by position."""
         s, h = state
         self.total, structure = total, self.rules.structure
-        chunk = min(structure.chunk or total, max(1, total))
+        length = chunk = min(structure.chunk or total, max(1, total))
+        if self.form == "full":
+            length, chunk = max(1, total), 1
         if h is None:
             h = np.zeros((scan.HISTORY, chunk, *s.shape[1:]))
-        return s.copy(), h.copy(), _positions(self.rules, chunk, self.form)
+        return s.copy(), h.copy(), _positions(self.rules, length, self.form)
 
     def _gates(
         self, lowered: Lowered, groups: int, keys: int
@@ -148,6 +150,7 @@ def _coefficients(rules: Rules, form: str) -> FloatArray:
     c[scan.STATE_LARGEST] = rules.state_largest
     c[scan.EXP0], c[scan.EXP1] = rules.exp
     c[scan.NORMAL] = rules.compute.smallest_normal
+    c[scan.LN0], c[scan.LN1] = rules.ln
     c[scan.CAST_LARGEST] = np.inf
     if rules.decay_cast is not None:
         cast = rules.decay_cast
@@ -159,19 +162,26 @@ def _coefficients(rules: Rules, form: str) -> FloatArray:
     return c
 
 
-def _positions(rules: Rules, chunk: int, form: str) -> FloatArray:
-    """The table that `log_entry` describes, [chunk, POSITION_COLUMNS]."""
-    place = np.arange(chunk, dtype=np.float64)
+def _positions(rules: Rules, length: int, form: str) -> FloatArray:
+    """The table that `log_entry` describes, [length, POSITION_COLUMNS]."""
+    place = np.arange(length, dtype=np.float64)
     one = np.log1p(rules.u)
-    table = np.empty((chunk, scan.POSITION_COLUMNS))
+    table = np.empty((length, scan.POSITION_COLUMNS))
     # A product, the other terms of the chunk, and the carry; the outer factor.
     count = place + (2.0 if form in ("diff", "segsum") else 3.0)
     # What a renormalised sum loses is relative to its larger operand, 1/2 or more.
     each = np.log1p(rules.u + 2.0 * rules.eta) if form == "renorm" else one
     table[:, scan.GROWTH] = np.expm1(np.minimum(count * each, 690.0))
-    depth = place
-    if _order(rules) == "tree":
-        depth = np.array([tree_depth(i + 1) for i in range(chunk)], dtype=np.float64)
+    depth = _depths(rules, length + 1)
+    # The initial state is one more term of the sum, not of the log gates.
+    table[:, scan.DEPTH], depth = depth[1:], depth[:-1]
     table[:, scan.CHAIN] = np.expm1(np.minimum(place * one, 690.0))
     table[:, scan.SUM_GROWTH] = np.expm1(np.minimum(depth * one, 690.0))
     return table
+
+
+def _depths(rules: Rules, terms: int) -> FloatArray:
+    """Additions on a path of a sum of 1 .. terms numbers."""
+    if _order(rules) != "tree":
+        return np.arange(terms, dtype=np.float64)
+    return np.array([tree_depth(n + 1) for n in range(terms)], dtype=np.float64)

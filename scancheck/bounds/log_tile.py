@@ -8,6 +8,7 @@ import numpy as np
 from scancheck.bounds import log_difference as difference
 from scancheck.bounds import log_masked as masked
 from scancheck.bounds import log_prefix as prefix
+from scancheck.bounds import log_whole as whole
 from scancheck.bounds.error_scan import raised
 from scancheck.bounds.error_tile import pick, read_out
 from scancheck.bounds.log_entry import (
@@ -35,8 +36,8 @@ from scancheck.bounds.log_entry import (
 from scancheck.oracles.jit import jit
 
 # Values of FORM, by their names in contracts.
-FORMS = ("diff", "segsum", "factored", "ratio", "renorm")
-DIFFERENCE, MASKED, FACTORED, RATIO, RENORMALISED = range(len(FORMS))
+FORMS = ("diff", "segsum", "factored", "ratio", "renorm", "full")
+DIFFERENCE, MASKED, FACTORED, RATIO, RENORMALISED, WHOLE = range(len(FORMS))
 
 
 @jit()
@@ -46,6 +47,9 @@ def push(s, h, lt, wt, xt, c, table, here, chunk, every):
     lt, wt, xt: the step's log gate, decay and value written, as packed numbers.
     """
     at, form = here % chunk, c[FORM]
+    if form == WHOLE:
+        whole.push(s, lt, wt, xt, c, table, here)
+        return
     if at == 0:
         open_chunk(s, c, here, chunk, every)
         prefix.open_inner(s, form == RATIO)

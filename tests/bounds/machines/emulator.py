@@ -128,14 +128,12 @@ class Machine:
         u = self.fmt.unit_roundoff
         with np.errstate(divide="ignore"):
             value = f(np.asarray(self.operand(x), dtype=WIDE))
+        size = np.where(np.isfinite(value), np.abs(value), 0.0)
         if self.exact:
-            sign = self._signs(np.shape(value))
-            return np.asarray(value + sign * u * (e0 * np.abs(value) + e1), WIDE)
-        room = u * np.maximum(e0 - 1.01, 0.0) * np.abs(value) + u * e1 / (1.0 + u)
-        room = np.where(np.isfinite(value), room, 0.0)
-        return self.rounded(
-            value + room * self.generator.choice([-1.0, 1.0], size=np.shape(value))
-        )
+            off = self._signs(np.shape(value)) * u * (e0 * size + e1)
+            return np.asarray(value + off, WIDE)
+        room = u * (max(e0 - 1.01, 0.0) * size + e1 / (1.0 + u))
+        return self.rounded(value + room * self.generator.choice([-1, 1], size.shape))
 
     def softplus(self, x: Array) -> Array:
         """log(1 + exp(x)), with an error of `softplus_error`."""
