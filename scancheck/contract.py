@@ -52,6 +52,9 @@ class Contract:
     log: str = "none"  # none, diff, segsum, factored, ratio, full, renorm
     comp: str = "none"  # none, kahan (addition only), full (product and addition)
     exp: ErrorModel = ErrorModel(e0=4.0, e1=2.35)  # CUDA's fast exp, numerics 2.1
+    # ln x and ln(1 + x) are off by e0 |ln x| + e1: CUDA's fast logarithm, 3 ulps of the
+    # result or 2^-21.41 near 1, and one rounding of 1 + x.
+    ln: ErrorModel = ErrorModel(e0=6.0, e1=7.1)
     # Far below zero softplus(x) is exp(x) and silu(x) is x exp(x), so that a kernel
     # which may use the fast exp has its error there too.
     softplus: ErrorModel = ErrorModel(e0=4.0, e1=2.35)
@@ -117,7 +120,7 @@ def _check_values(contract: Contract) -> None:
         raise CaseInvalid(
             f"contract state_every: expected at least 1; got {contract.state_every}"
         )
-    for name in ("exp", "softplus", "silu"):
+    for name in ("exp", "ln", "softplus", "silu"):
         model = getattr(contract, name)
         if not (0 <= model.e0 < 1e6 and 0 <= model.e1 < 1e6):
             raise CaseInvalid(
@@ -273,7 +276,7 @@ def _parse_value(key: str, value: Any) -> Any:
             return parse_structure(text)
         if key == "state_every":
             return int(text)
-        if key in ("exp", "softplus", "silu"):
+        if key in ("exp", "ln", "softplus", "silu"):
             e0, _, e1 = text.removesuffix("x").partition("+")
             return ErrorModel(e0=float(e0), e1=float(e1 or 0.0))
         if key == "casts":

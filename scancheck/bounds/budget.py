@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from scancheck.bounds.error_number import ErrorNumber
 from scancheck.bounds.error_system import ErrorSystem
-from scancheck.bounds.log_system import LogDifferenceSystem
+from scancheck.bounds.log_system import LogChunkSystem
+from scancheck.bounds.log_tile import FORMS
 from scancheck.bounds.rules import rules_for, storage_error
 from scancheck.contract import Contract
 from scancheck.errors import CaseInvalid
@@ -44,7 +45,7 @@ class Budget:
     gradients: dict[str, Allowance]
 
 
-SUPPORTED_LOG = ("none", "diff")
+SUPPORTED_LOG = ("none", *FORMS)
 
 
 def budget_for(
@@ -68,7 +69,9 @@ def budget_for(
             f"expected one of {', '.join(SUPPORTED_LOG)}"
         )
     rules = rules_for(contract, dtype, underflow=underflow)
-    system = (LogDifferenceSystem if contract.log == "diff" else ErrorSystem)(rules)
+    system: ErrorSystem = ErrorSystem(rules)
+    if contract.log != "none":
+        system = LogChunkSystem(rules, contract.log)
     solution = solve(system, op, tensors, switches, cotangents)
     outputs = {
         name: _allowance(op, name, number, dtype, rules.overflow)

@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scancheck.bounds import log_difference as scan
+from scancheck.bounds import log_entry as scan
 from scancheck.bounds.error_number import ErrorNumber
 from scancheck.bounds.error_system import ErrorSystem
+from scancheck.bounds.log_tile import FORMS, run_adjoint, run_forward
 from scancheck.bounds.rules import Rules, tree_depth
 from scancheck.errors import CaseInvalid
 from scancheck.ops.normal_form import Cotangents, Lowered
@@ -19,16 +20,17 @@ from scancheck.oracles.threads import share
 FloatArray = NDArray[np.float64]
 
 
-class LogDifferenceSystem(ErrorSystem):
-    """Runs ops whose decay is given by log gates, under contracts with log=diff.
+class LogChunkSystem(ErrorSystem):
+    """Runs ops whose decay is given by log gates, under a log form of chunks.
 
     Chunks as the structure says, one chunk of the whole length where it says none.
     Gradients are those of the explicit adjoint, itself in log space.
     """
 
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, rules: Rules, form: str) -> None:
         super().__init__(rules)
-        self.coefficients = _coefficients(rules)
+        self.form = form
+        self.coefficients = _coefficients(rules, form)
         self.total = 0
 
     def begin(self, state: ErrorNumber) -> Any:
@@ -51,7 +53,7 @@ class LogDifferenceSystem(ErrorSystem):
         o = np.zeros((4, groups, steps, lanes))
         states = np.empty((4, steps + 1 if keep else 0, groups, keys, lanes))
         loop = partial(
-            scan.run_forward,
+            run_forward,
             log, w, x, r, lowered.r is not None, s, h, self.coefficients, table, o,
             states, start, self.rules.state_every,
         )  # fmt: skip
@@ -72,8 +74,8 @@ class LogDifferenceSystem(ErrorSystem):
 
     def begin_adjoint(self, state: ErrorNumber) -> Any:
         """The scan of the final state's cotangent, and a gate of 0 above the end."""
-        above = np.zeros((5, *state.shape))
-        above[4] = 1.0
+        above = np.zeros((8, *state.shape))
+        above[[4, 5, 7]] = 1.0
         return self.begin(state), above
 
     def adjoint(
@@ -94,7 +96,7 @@ class LogDifferenceSystem(ErrorSystem):
         y = self._packed(bar if lowered.r is None else lowered.r * bar, groups, keys)
         g = np.empty((4, obar.shape[1], groups, keys, lanes))
         loop = partial(
-            scan.run_adjoint,
+            run_adjoint,
             log, w, y, s, h, above, self.coefficients, table, g, start, total,
             self.rules.state_every,
         )  # fmt: skip
@@ -106,31 +108,32 @@ class LogDifferenceSystem(ErrorSystem):
     def end_adjoint(self, carry: Any) -> ErrorNumber:
         """w_1 G_1, the cotangent of the initial state."""
         state, above = carry
-        log = ErrorNumber(self.rules, *above[:4])
-        return self.end(state, self.total) * log.exp()
+        return self.end(state, self.total) * ErrorNumber(self.rules, *above[4:])
 
     def _scan(self, state: Any, total: int) -> tuple[FloatArray, FloatArray, Any]:
         """Copies of the scan and its history, and the table by position."""
         s, h = state
         self.total, structure = total, self.rules.structure
-        chunk = min(structure.chunk or total, max(1, total))
+        length = chunk = min(structure.chunk or total, max(1, total))
+        if self.form == "full":
+            length, chunk = max(1, total), 1
         if h is None:
             h = np.zeros((scan.HISTORY, chunk, *s.shape[1:]))
-        return s.copy(), h.copy(), _positions(self.rules, chunk)
+        return s.copy(), h.copy(), _positions(self.rules, length, self.form)
 
     def _gates(
         self, lowered: Lowered, groups: int, keys: int
     ) -> tuple[FloatArray, FloatArray]:
         """Log gates and decays, packed; raises CaseInvalid where an op has no gates."""
+        w = self._packed(lowered.w, groups, keys)
+        if self.form == "ratio":
+            return w, w
         if lowered.log_w is None:
             raise CaseInvalid(
-                "contract log=diff: expected log gates; this case gives the decay "
-                "itself, and the contract has no error model of a logarithm"
+                f"contract log={self.form}: expected log gates; this case gives the "
+                "decay itself; of the log forms only ratio takes that"
             )
-        return (
-            self._packed(lowered.log_w, groups, keys),
-            self._packed(lowered.w, groups, keys),
-        )
+        return self._packed(lowered.log_w, groups, keys), w
 
 
 def _order(rules: Rules) -> str:
@@ -139,32 +142,46 @@ def _order(rules: Rules) -> str:
     return rules.structure.inner if kind == "chunk" else kind
 
 
-def _coefficients(rules: Rules) -> FloatArray:
+def _coefficients(rules: Rules, form: str) -> FloatArray:
     c = np.zeros(scan.COEFFICIENTS)
+    c[scan.FORM], c[scan.LARGEST] = FORMS.index(form), rules.overflow
     c[scan.U], c[scan.ETA], c[scan.ADD_ETA] = rules.u, rules.eta, rules.add_eta
     c[scan.STATE_U], c[scan.STATE_ETA] = rules.state_u, rules.state_eta
     c[scan.STATE_LARGEST] = rules.state_largest
     c[scan.EXP0], c[scan.EXP1] = rules.exp
+    c[scan.NORMAL] = rules.compute.smallest_normal
+    c[scan.LN0], c[scan.LN1] = rules.ln
     c[scan.CAST_LARGEST] = np.inf
     if rules.decay_cast is not None:
         cast = rules.decay_cast
         c[scan.CAST_U], c[scan.CAST_ETA] = cast.u, cast.eta
-        c[scan.CAST_LARGEST] = cast.largest
+        c[scan.CAST_LARGEST], c[scan.CAST_NORMAL] = cast.largest, cast.normal
     c[scan.IN_ORDER] = float(_order(rules) == "sequential")
     c[scan.TREES] = float(rules.trees)
     c[scan.TREE_CARRY] = float(rules.structure.carry == "tree")
     return c
 
 
-def _positions(rules: Rules, chunk: int) -> FloatArray:
-    """The table that `log_difference` reads, [chunk, POSITION_COLUMNS]."""
-    place = np.arange(chunk, dtype=np.float64)
+def _positions(rules: Rules, length: int, form: str) -> FloatArray:
+    """The table that `log_entry` describes, [length, POSITION_COLUMNS]."""
+    place = np.arange(length, dtype=np.float64)
     one = np.log1p(rules.u)
-    table = np.empty((chunk, scan.POSITION_COLUMNS))
-    # A product, the other terms of the chunk, and the carry.
-    table[:, scan.GROWTH] = np.expm1(np.minimum((place + 2.0) * one, 690.0))
-    depth = place
-    if _order(rules) == "tree":
-        depth = np.array([tree_depth(i + 1) for i in range(chunk)], dtype=np.float64)
-    table[:, scan.RHO_FACTOR] = np.expm1(np.minimum(depth * one, 690.0))
+    table = np.empty((length, scan.POSITION_COLUMNS))
+    # A product, the other terms of the chunk, and the carry; the outer factor.
+    count = place + (2.0 if form in ("diff", "segsum") else 3.0)
+    # What a renormalised sum loses is relative to its larger operand, 1/2 or more.
+    each = np.log1p(rules.u + 2.0 * rules.eta) if form == "renorm" else one
+    table[:, scan.GROWTH] = np.expm1(np.minimum(count * each, 690.0))
+    depth = _depths(rules, length + 1)
+    # The initial state is one more term of the sum, not of the log gates.
+    table[:, scan.DEPTH], depth = depth[1:], depth[:-1]
+    table[:, scan.CHAIN] = np.expm1(np.minimum(place * one, 690.0))
+    table[:, scan.SUM_GROWTH] = np.expm1(np.minimum(depth * one, 690.0))
     return table
+
+
+def _depths(rules: Rules, terms: int) -> FloatArray:
+    """Additions on a path of a sum of 1 .. terms numbers."""
+    if _order(rules) != "tree":
+        return np.arange(terms, dtype=np.float64)
+    return np.array([tree_depth(n + 1) for n in range(terms)], dtype=np.float64)

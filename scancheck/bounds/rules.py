@@ -14,6 +14,7 @@ class Store:
     u: float  # unit roundoff
     eta: float  # absolute error below the normal range
     largest: float  # largest finite value
+    normal: float = 0.0  # smallest normal value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +37,7 @@ class Rules:
     fma: bool  # whether a product and a sum are sure to round once
     comp: str  # none, kahan, full
     exp: tuple[float, float]  # relative error e0 + e1 |x|
+    ln: tuple[float, float]  # error e0 |ln x| + e1
     softplus: tuple[float, float]
     silu: tuple[float, float]
     decay_cast: Store | None  # a cast of the decay
@@ -82,6 +84,7 @@ def rules_for(contract: Contract, dtype: str, *, underflow: bool = True) -> Rule
         fma=contract.fma == "yes",
         comp=contract.comp,
         exp=(u * contract.exp.e0, u * contract.exp.e1),
+        ln=(u * contract.ln.e0, u * contract.ln.e1),
         softplus=(u * contract.softplus.e0, u * contract.softplus.e1),
         silu=(u * contract.silu.e0, u * contract.silu.e1),
         decay_cast=_cast(casts.get("decay"), scale, flush),
@@ -100,7 +103,10 @@ def _cast(name: str | None, scale: float, flush: bool) -> Store | None:
         return None
     fmt = CONTRACT_FORMATS[name]
     return Store(
-        u=fmt.unit_roundoff, eta=scale * _floor(fmt, flush), largest=fmt.largest
+        u=fmt.unit_roundoff,
+        eta=scale * _floor(fmt, flush),
+        largest=fmt.largest,
+        normal=fmt.smallest_normal,
     )
 
 

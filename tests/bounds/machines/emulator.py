@@ -37,6 +37,7 @@ class Machine:
     flush_inputs: bool = False  # operands below the normal range count as zero
     exp_error: tuple[float, float] = (1.0, 0.0)
     softplus_error: tuple[float, float] = (1.0, 0.0)
+    ln_error: tuple[float, float] = (1.01, 0.0)  # relative, absolute
     generator: np.random.Generator = field(
         default_factory=lambda: np.random.default_rng(0)
     )
@@ -100,7 +101,7 @@ class Machine:
         """f(x) with the relative error that (e0, e1) allow, in unit roundoffs."""
         e0, e1 = error
         value = f(np.asarray(self.operand(x), dtype=WIDE))
-        limit = (e0 + e1 * np.abs(x)) * self.fmt.unit_roundoff
+        limit = (e0 + e1 * np.where(value == 0, 0, np.abs(x))) * self.fmt.unit_roundoff
         if self.exact:
             return self.rounded(value, limit)
         # A real library: an error below the limit less one rounding, then rounded.
@@ -113,6 +114,26 @@ class Machine:
         """exp(x) with the machine's error model."""
         with np.errstate(over="ignore", under="ignore"):
             return self.function(np.exp, x, self.exp_error)
+
+    def log(self, x: Array) -> Array:
+        """ln x, relative and absolute error of `ln_error`; -infinity for 0."""
+        return self._logarithm(np.log, x)
+
+    def log1p(self, x: Array) -> Array:
+        """ln(1 + x), with the same error."""
+        return self._logarithm(np.log1p, x)
+
+    def _logarithm(self, f: Callable[[Array], Array], x: Array) -> Array:
+        e0, e1 = self.ln_error
+        u = self.fmt.unit_roundoff
+        with np.errstate(divide="ignore"):
+            value = f(np.asarray(self.operand(x), dtype=WIDE))
+        size = np.where(np.isfinite(value), np.abs(value), 0.0)
+        if self.exact:
+            off = self._signs(np.shape(value)) * u * (e0 * size + e1)
+            return np.asarray(value + off, WIDE)
+        room = u * (max(e0 - 1.01, 0.0) * size + e1 / (1.0 + u))
+        return self.rounded(value + room * self.generator.choice([-1, 1], size.shape))
 
     def softplus(self, x: Array) -> Array:
         """log(1 + exp(x)), with an error of `softplus_error`."""

@@ -1,0 +1,187 @@
+"""Every log form on the emulated machines, written from its definition."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from machines.emulator import WIDE, Machine
+from machines.log_chunks import running_sums
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """A scan in log space: form, steps per chunk, order of its running sums."""
+
+    form: str
+    chunk: int
+    tree: bool = False
+    upwards: bool = True  # order of the sum over the steps of a chunk
+
+
+def states(m: Machine, p: Program, log: Array, w: Array, x: Array, s: Array) -> Array:
+    """The states [T, lanes] from log gates (decays for ratio), writes and start."""
+    if p.form == "full":
+        return _full(m, p, log, x, s)
+    out: list[Array] = []
+    for start in range(0, len(x), p.chunk):
+        here = slice(start, start + p.chunk)
+        out += _CHUNKS[p.form](m, p, w[here] if p.form == "ratio" else log[here],
+                               x[here], s)  # fmt: skip
+        s = out[-1]
+    return np.array(out)
+
+
+def gradients(
+    m: Machine, p: Program, log: Array, w: Array, x: Array, s: Array, bars: Any
+) -> dict[str, Array]:
+    """The explicit adjoint, in the same form on reversed time; wbar is that of w."""
+    forward = states(m, p, log, w, x, s)
+    late_log = np.concatenate((np.zeros_like(log[:1]), log[:0:-1]))
+    late_w = np.concatenate((np.ones_like(w[:1]), w[:0:-1]))
+    adjoint = states(m, p, late_log, late_w, bars[0][::-1], bars[1])[::-1]
+    before = np.concatenate((s[None], forward[:-1]))
+    wbar = m.mul(adjoint, before)
+    return {
+        "h": forward,
+        "w": wbar,
+        "g": m.mul(w, wbar),
+        "b": adjoint,
+        "initial_state": m.mul(w[0], adjoint[0]),
+    }
+
+
+def _added(m: Machine, terms: list[Array], *, upwards: bool) -> Array:
+    terms = terms if upwards else terms[::-1]
+    total = terms[0]
+    for term in terms[1:]:
+        total = m.add(total, term)
+    return total
+
+
+def _masked(m: Machine, p: Program, log: Array, x: Array, s: Array) -> list[Array]:
+    """Every exponent is a running sum that starts after j."""
+    columns = []
+    for j in range(len(log)):
+        column = np.zeros_like(log)
+        if j + 1 < len(log):
+            column[j + 1 :] = running_sums(m, log[j + 1 :], tree=p.tree)
+        columns.append(column)
+    whole = running_sums(m, log, tree=p.tree)
+    out = []
+    for t in range(len(log)):
+        terms = [m.mul(m.exp(columns[j][t]), x[j]) for j in range(t + 1)]
+        terms.append(m.mul(m.exp(whole[t]), s))
+        out.append(_added(m, terms, upwards=p.upwards))
+    return out
+
+
+def _factored(m: Machine, p: Program, log: Array, x: Array, s: Array) -> list[Array]:
+    """exp(c_t) S_in + exp(c_t) (sum of exp(-c_j) x_j)."""
+    sums = running_sums(m, log, tree=p.tree)
+    inner = running_sums(m, m.mul(m.exp(-sums), x), tree=p.tree)
+    outer = m.exp(sums)
+    return list(m.add(m.mul(outer, s), m.mul(outer, inner)))
+
+
+def _ratio(m: Machine, p: Program, w: Array, x: Array, s: Array) -> list[Array]:
+    """p_t (S_in + sum of x_j / p_j)."""
+    products = running_products(m, w, tree=p.tree)
+    quotients = m.rounded(m.operand(x) / m.operand(products))
+    inner = running_sums(m, quotients, tree=p.tree)
+    return list(m.mul(products, m.add(inner, s)))
+
+
+def _renormalised(m: Machine, p: Program, log: Array, x: Array, s: Array) -> list[Any]:
+    """The factored form on pairs (V, N) that stand for V 2**N."""
+    sums = running_sums(m, log, tree=p.tree)
+    power = np.rint(np.asarray(sums / np.log(WIDE(2)), dtype=float))
+    power = np.where(np.isfinite(power), power, 0.0)
+    rest = np.asarray(sums, WIDE) - power * np.log(WIDE(2))
+    outer, inner = (m.function(np.exp, q, m.exp_error) for q in (rest, -rest))
+    terms = _scaled(m.mul(inner, x), -power)
+    totals = [(v, n) for v, n in zip(*terms, strict=True)]
+    reach = 1
+    while reach < len(totals) if p.tree else False:
+        grown = [_plus(m, a, b) for a, b in zip(totals, totals[reach:], strict=False)]
+        totals = totals[:reach] + grown
+        reach *= 2
+    if not p.tree:
+        for t in range(1, len(totals)):
+            totals[t] = _plus(m, totals[t - 1], totals[t])
+    out = []
+    for t, total in enumerate(totals):
+        v, n = _plus(m, total, _scaled(s, 0.0 * s))
+        out.append(_power(m, m.mul(outer[t], v), n + power[t]))
+    return out
+
+
+def _scaled(x: Array, power: Array) -> tuple[Array, Array]:
+    v, n = np.frexp(x)
+    return v, n + power
+
+
+def _power(m: Machine, x: Array, power: Array) -> Array:
+    moved = np.ldexp(x, np.clip(power, -9000, 9000).astype(int))
+    return moved if m.exact else m.rounded(moved)
+
+
+def _plus(m: Machine, left: Any, right: Any) -> tuple[Array, Array]:
+    (x, i), (y, j) = left, right
+    top = np.where(x == 0, j, np.where(y == 0, i, np.maximum(i, j)))
+    return _scaled(m.add(_power(m, x, i - top), _power(m, y, j - top)), top)
+
+
+def _full(m: Machine, p: Program, log: Array, x: Array, s: Array) -> Array:
+    """Signed running log-sums of log|x_j| - c_j over the whole length."""
+    sums = running_sums(m, log, tree=p.tree)
+    first = m.log(np.abs(s))[None]
+    logs = np.concatenate((first, m.add(m.log(np.abs(x)), -sums)))
+    items = list(zip(np.sign(np.concatenate((s[None], x))), logs, strict=True))
+    reach = 1
+    while reach < len(items) if p.tree else False:
+        grown = [_log_sum(m, a, b) for a, b in zip(items, items[reach:], strict=False)]
+        items = items[:reach] + grown
+        reach *= 2
+    if not p.tree:
+        for t in range(1, len(items)):
+            items[t] = _log_sum(m, items[t - 1], items[t])
+    return np.array([
+        sign * m.exp(m.add(c, k)) for c, (sign, k) in zip(sums, items[1:], strict=True)
+    ])  # fmt: skip
+
+
+def _log_sum(m: Machine, left: Any, right: Any) -> tuple[Array, Array]:
+    """Sign and logarithm of a sum, the larger operand factored out."""
+    first = left[1] >= right[1]
+    big, small = np.where(first, left[1], right[1]), np.where(first, right[1], left[1])
+    # Every exp knows that exp(d) <= 1 for d <= 0.
+    r = np.minimum(m.exp(m.add(small, -big)), 1.0)
+    log = m.add(big, m.log1p(np.where(left[0] == right[0], r, -r)))
+    log = np.where(np.isinf(big), big, log)
+    return np.where(first, left[0], right[0]), log
+
+
+def running_products(m: Machine, x: Array, *, tree: bool) -> Array:
+    """Inclusive products, one after another or by doubling."""
+    if tree:
+        reach = 1
+        while reach < len(x):
+            x = np.concatenate((x[:reach], m.mul(x[reach:], x[:-reach])))
+            reach *= 2
+        return x
+    out = [x[0]]
+    for row in x[1:]:
+        out.append(m.mul(out[-1], row))
+    return np.array(out)
+
+
+_CHUNKS: dict[str, Callable[..., list[Array]]] = {
+    "segsum": _masked,
+    "factored": _factored,
+    "ratio": _ratio,
+    "renorm": _renormalised,
+}
