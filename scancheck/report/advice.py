@@ -7,8 +7,21 @@ from functools import partial
 from itertools import groupby
 
 from scancheck.formats import FORMATS
-from scancheck.report.ways import Way, excess, or_infinite, ways_of
-from scancheck.report.words import describe_way, plain_number, scientific
+from scancheck.report.ways import (
+    Way,
+    excess,
+    kind_of,
+    or_infinite,
+    same_kind,
+    ways_of,
+)
+from scancheck.report.words import (
+    describe_kind,
+    describe_way,
+    listed,
+    plain_number,
+    scientific,
+)
 from scancheck.study.row import Row
 
 # Computing may add as much error as storing the exact answer once has by itself: two
@@ -31,6 +44,9 @@ class Answer:
     why: str  # why `cheaper` fails
     beyond: str  # where the formats and variant of `best` fail on other cases, or ""
     compared: int  # ways that were looked at
+    chunks: tuple[int, ...] = ()  # in which `best` reaches the goal
+    fails: tuple[str, ...] = ()  # formats and variants that do not, and why
+    holds: tuple[str, ...] = ()  # all ways that reach it in words, cheapest first
 
 
 def answers(rows: Sequence[Row]) -> list[Answer]:
@@ -121,7 +137,46 @@ def _answer(
         cheaper=ways[index - 1] if index else None,
         why=reasons[index - 1] or "" if index else "",
         compared=len(ways),
+        chunks=_holding_chunks(best, ways, reasons),
+        fails=_failing_kinds(ways, reasons),
+        holds=tuple(
+            describe_way(way)
+            for way, reason in zip(ways, reasons, strict=True)
+            if reason is None
+        ),
     )
+
+
+def _holding_chunks(
+    best: Way | None, ways: list[Way], reasons: list[str | None]
+) -> tuple[int, ...]:
+    """The chunk sizes in which the best formats and variant reach the goal."""
+    return tuple(
+        sorted(
+            way.chunk
+            for way, reason in zip(ways, reasons, strict=True)
+            if best is not None
+            and reason is None
+            and way.chunk is not None
+            and same_kind(way, best)
+        )
+    )
+
+
+def _failing_kinds(ways: list[Way], reasons: list[str | None]) -> tuple[str, ...]:
+    """Formats and variants that miss the goal, with the chunk sizes and why."""
+    groups: dict[tuple[str, ...], list[tuple[Way, str]]] = {}
+    for way, reason in zip(ways, reasons, strict=True):
+        if reason is not None:
+            groups.setdefault(kind_of(way), []).append((way, reason))
+    told = []
+    for missed in groups.values():
+        worst, reason = max(missed, key=lambda pair: excess(pair[0].farthest))
+        chunks = sorted(way.chunk for way, _ in missed if way.chunk is not None)
+        held = len(missed) < sum(same_kind(way, worst) for way in ways)
+        where = f" (chunk {listed(chunks)})" if held else ""
+        told.append(f"{describe_kind(worst)}{where}: {reason}")
+    return tuple(told)
 
 
 def _beyond(best: Way, others: list[Way], shortfall: Shortfall) -> str:
