@@ -16,9 +16,7 @@ from scancheck.report.ways import (
     ways_of,
 )
 from scancheck.report.words import (
-    describe_kind,
     describe_way,
-    listed,
     plain_number,
     scientific,
 )
@@ -45,8 +43,9 @@ class Answer:
     beyond: str  # where the formats and variant of `best` fail on other cases, or ""
     compared: int  # ways that were looked at
     chunks: tuple[int, ...] = ()  # in which `best` reaches the goal
-    fails: tuple[str, ...] = ()  # formats and variants that do not, and why
-    holds: tuple[str, ...] = ()  # all ways that reach it in words, cheapest first
+    fails: tuple[Way, ...] = ()  # the worst way of each kind that does not
+    holds: tuple[Way, ...] = ()  # all ways that do, cheapest first
+    limits: tuple[float, ...] = ()  # the accuracies of the goal, where it is one
 
 
 def answers(rows: Sequence[Row]) -> list[Answer]:
@@ -119,7 +118,9 @@ def _accuracy_answers(op: str, ways: list[Way], others: list[Way]) -> list[Answe
         some = list(run)
         limits = [answer.goal.replace("1.0e", "1e") for answer in some]
         span = limits[0] if len(limits) == 1 else f"{limits[0]} to {limits[-1]}"
-        found.append(replace(some[-1], goal=f"RMS error of at most {span}"))
+        goal = f"RMS error of at most {span}"
+        reached = tuple(float(limit) for limit in limits)
+        found.append(replace(some[-1], goal=goal, limits=reached))
     return found
 
 
@@ -140,9 +141,7 @@ def _answer(
         chunks=_holding_chunks(best, ways, reasons),
         fails=_failing_kinds(ways, reasons),
         holds=tuple(
-            describe_way(way)
-            for way, reason in zip(ways, reasons, strict=True)
-            if reason is None
+            way for way, reason in zip(ways, reasons, strict=True) if reason is None
         ),
     )
 
@@ -163,20 +162,15 @@ def _holding_chunks(
     )
 
 
-def _failing_kinds(ways: list[Way], reasons: list[str | None]) -> tuple[str, ...]:
-    """Formats and variants that miss the goal, with the chunk sizes and why."""
-    groups: dict[tuple[str, ...], list[tuple[Way, str]]] = {}
+def _failing_kinds(ways: list[Way], reasons: list[str | None]) -> tuple[Way, ...]:
+    """Of each formats and variant that miss the goal, the worst chunk size."""
+    groups: dict[tuple[str, ...], list[Way]] = {}
     for way, reason in zip(ways, reasons, strict=True):
         if reason is not None:
-            groups.setdefault(kind_of(way), []).append((way, reason))
-    told = []
-    for missed in groups.values():
-        worst, reason = max(missed, key=lambda pair: excess(pair[0].farthest))
-        chunks = sorted(way.chunk for way, _ in missed if way.chunk is not None)
-        held = len(missed) < sum(same_kind(way, worst) for way in ways)
-        where = f" (chunk {listed(chunks)})" if held else ""
-        told.append(f"{describe_kind(worst)}{where}: {reason}")
-    return tuple(told)
+            groups.setdefault(kind_of(way), []).append(way)
+    return tuple(
+        max(missed, key=lambda way: excess(way.farthest)) for missed in groups.values()
+    )
 
 
 def _beyond(best: Way, others: list[Way], shortfall: Shortfall) -> str:

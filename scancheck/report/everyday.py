@@ -3,17 +3,18 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from scancheck.formats import FORMATS
 from scancheck.recipes.regimes import REGIMES
 from scancheck.report.advice import (
+    ACCURACIES,
     AS_GOOD_AS_STORED,
     Answer,
     answers,
     storage_goal,
 )
-from scancheck.report.ways import excess, ways_of
+from scancheck.report.ways import Way, excess, ways_of
 from scancheck.report.words import (
-    describe_way,
+    instruct,
+    kind_label,
     listed,
     plain_number,
     scientific,
@@ -36,147 +37,193 @@ class Everyday:
     goal: str  # which `use` reaches
     chunks: tuple[int, ...]  # sizes in which it does
     error: float | None  # worst relative RMS error of `use`
-    more: tuple[tuple[str, str], ...]  # accuracy, cheapest way that has it
-    fails: tuple[str, ...]  # what does not reach the goal, and why
+    fails: dict[str, str]  # formats and variants that do not reach it, and how far off
     cases: int  # of the way that is advised
     values: int  # compared with the reference in them
     compared: int  # ways
-    holds: dict[str, tuple[str, ...]]  # by storage format all ways that lose nothing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accuracies:
+    """The cheapest way for every accuracy, at one gate, length and op."""
+
+    gate: str
+    length: int
+    op: str
+    ways: tuple[str, ...]  # in the order of ACCURACIES, then what fp32 storage allows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Place:
+    """One gate, length and op with its answers."""
+
+    gate: str
+    length: int
+    op: str
+    answers: tuple[Answer, ...]
+
+    @property
+    def chosen(self) -> Answer:
+        """The answer for the first format that holds at all, else any."""
+        goals = [storage_goal(storage) for storage in PREFERRED]
+        held = [a for goal in goals for a in self.answers if a.goal == goal and a.best]
+        return held[0] if held else self.answers[0]
 
 
 def everyday(rows: Sequence[Row]) -> list[Everyday]:
     """The answers for every gate, those that agree put together."""
-    groups: dict[tuple[object, ...], list[Everyday]] = {}
-    for line in _single(rows):
-        key = (line.gate, line.use, line.goal, line.chunks, line.more)
-        groups.setdefault(key, []).append(line)
-    return [_together(found) for found in groups.values()]
+    groups: dict[tuple[object, ...], list[_Place]] = {}
+    for place in _places(rows):
+        answer = place.chosen
+        key = (place.gate, _use(answer), answer.goal, answer.chunks)
+        groups.setdefault(key, []).append(place)
+    return [_line(found) for found in groups.values()]
 
 
-def _single(rows: Sequence[Row]) -> Iterator[Everyday]:
-    """One line a gate, length and op."""
+def _places(rows: Sequence[Row]) -> Iterator[_Place]:
     for name, regime in REGIMES.items():
         mine = [row for row in rows if row.recipe == name and row.kind == "case"]
-        places = sorted({(row.T, row.op) for row in mine})
-        for length, op in places:
+        for length, op in sorted({(row.T, row.op) for row in mine}):
             here = [row for row in mine if (row.T, row.op) == (length, op)]
             found = answers(here)
             if found:
-                yield _line(regime.title, length, op, found)
+                yield _Place(
+                    gate=regime.title, length=length, op=op, answers=tuple(found)
+                )
 
 
-def _line(gate: str, length: int, op: str, found: list[Answer]) -> Everyday:
-    by_goal = {answer.goal: answer for answer in found}
-    stored = [by_goal.get(storage_goal(storage)) for storage in PREFERRED]
-    held = [answer for answer in stored if answer is not None and answer.best]
-    chosen = held[0] if held else found[0]
-    best = chosen.best
+def _use(answer: Answer) -> str:
+    return instruct(answer.best) if answer.best else ""
+
+
+def _line(places: list[_Place]) -> Everyday:
+    found = [place.chosen for place in places]
+    best = [answer.best for answer in found if answer.best]
+    errors = [w.worst.rms_rel for w in best if w.worst.rms_rel is not None]
     return Everyday(
-        gate=gate,
-        lengths=(length,),
-        ops=(op,),
-        use=describe_way(best) if best else "",
-        goal=chosen.goal,
-        chunks=chosen.chunks,
-        error=best.worst.rms_rel if best else None,
-        more=tuple(_more(found)),
-        fails=chosen.fails,
-        cases=len(best.rows) if best else 0,
-        values=sum(row.values for row in best.rows) if best else 0,
-        compared=chosen.compared,
-        holds={
-            storage: answer.holds
-            for storage, answer in zip(PREFERRED, stored, strict=True)
-            if answer is not None
-        },
-    )
-
-
-def _more(found: list[Answer]) -> Iterator[tuple[str, str]]:
-    """For every accuracy the cheapest way, and for fp32 the one that loses nothing."""
-    for answer in found:
-        is_accuracy = answer.goal not in {storage_goal(name) for name in FORMATS}
-        if is_accuracy or answer.goal == storage_goal("fp32"):
-            goal = answer.goal.removeprefix("RMS error of at most ")
-            best = answer.best
-            yield goal, describe_way(best) if best else "nothing measured"
-
-
-def _together(lines: list[Everyday]) -> Everyday:
-    first = lines[0]
-    errors = [line.error for line in lines if line.error is not None]
-    return Everyday(
-        gate=first.gate,
-        lengths=tuple(dict.fromkeys(n for line in lines for n in line.lengths)),
-        ops=tuple(dict.fromkeys(op for line in lines for op in line.ops)),
-        use=first.use,
-        goal=first.goal,
-        chunks=first.chunks,
+        gate=places[0].gate,
+        lengths=tuple(sorted({place.length for place in places})),
+        ops=tuple(dict.fromkeys(place.op for place in places)),
+        use=_use(found[0]),
+        goal=found[0].goal,
+        chunks=found[0].chunks,
         error=max(errors, default=None),
-        more=first.more,
-        fails=max(lines, key=lambda line: len(line.fails)).fails,
-        cases=sum(line.cases for line in lines),
-        values=sum(line.values for line in lines),
-        compared=first.compared,
-        holds={},
+        fails=_fails(found),
+        cases=sum(len(way.rows) for way in best),
+        values=sum(row.values for way in best for row in way.rows),
+        compared=max(answer.compared for answer in found),
     )
+
+
+def _fails(found: list[Answer]) -> dict[str, str]:
+    """By formats and variant: the verdict that is no pass, or the worst error."""
+    worst: dict[str, Way] = {}
+    for answer in found:
+        for way in answer.fails:
+            label = kind_label(way)
+            before = worst.get(label, way)
+            worst[label] = max((before, way), key=lambda w: excess(w.farthest))
+    return {
+        label: next(
+            (row.verdict for row in way.rows if row.verdict != "PASS"),
+            f"{plain_number(excess(way.farthest), 2)} times storing",
+        )
+        for label, way in worst.items()
+    }
+
+
+def accuracies(rows: Sequence[Row]) -> list[Accuracies]:
+    """The cheapest way for every accuracy, one line a gate, length and op."""
+    lines = []
+    for place in _places(rows):
+        by_limit = {
+            limit: answer for answer in place.answers for limit in answer.limits
+        }
+        finest = [a for a in place.answers if a.goal == storage_goal("fp32")]
+        chosen = [*(by_limit.get(limit) for limit in ACCURACIES), *finest[:1]]
+        lines.append(
+            Accuracies(
+                gate=place.gate,
+                length=place.length,
+                op=place.op,
+                ways=tuple(_short(answer) for answer in chosen),
+            )
+        )
+    return lines
+
+
+def _short(answer: Answer | None) -> str:
+    if answer is None or answer.best is None:
+        return "nothing measured"
+    return f"{kind_label(answer.best)}, chunk {answer.best.chunk}"
 
 
 def sentences(rows: Sequence[Row]) -> list[str]:
     """The answers in words: one choice for all, what it depends on, what breaks."""
-    lines = list(_single(rows))
-    if not lines:
+    places = list(_places(rows))
+    if not places:
         return []
-    groups: dict[tuple[str, str], list[Everyday]] = {}
-    for line in lines:
-        groups.setdefault((line.use, line.goal), []).append(line)
-    told = [_one_choice(lines)]
+    groups: dict[tuple[str, str], list[_Place]] = {}
+    for place in places:
+        key = (_use(place.chosen), place.chosen.goal)
+        groups.setdefault(key, []).append(place)
+    told = [_one_choice(places)]
     if len(groups) > 1:
-        told += [_sentence(found, lines) for found in groups.values()]
+        told += [_sentence(found, places) for found in groups.values()]
     return [text for text in (*told, _breaks(rows)) if text]
 
 
-def _one_choice(lines: list[Everyday]) -> str:
+def _one_choice(places: list[_Place]) -> str:
     """The cheapest way that is right for every gate, length and op, or nothing."""
     for storage in PREFERRED:
-        held = [line.holds.get(storage, ()) for line in lines]
+        goal = storage_goal(storage)
+        held = [
+            [instruct(way) for way in answer.holds]
+            for place in places
+            for answer in place.answers
+            if answer.goal == goal
+        ]
+        if len(held) < len(places):
+            continue
         common = [way for way in held[0] if all(way in ways for ways in held)]
         if common:
-            gates = listed(dict.fromkeys(line.gate for line in lines))
-            lengths = listed(map(tokens, sorted({n for x in lines for n in x.lengths})))
-            ops = listed(dict.fromkeys(op for line in lines for op in line.ops))
+            gates = listed(dict.fromkeys(place.gate for place in places))
+            lengths = listed(map(tokens, sorted({place.length for place in places})))
+            ops = listed(dict.fromkeys(place.op for place in places))
             return (
-                f"One choice for all: {common[0]}. It is {storage_goal(storage)} for "
-                f"{gates}, at {lengths} tokens, in {ops}."
+                f"One choice for all: {common[0]}. That is {goal} for {gates}, at "
+                f"{lengths} tokens, in {ops}."
             )
     return ""
 
 
-def _sentence(lines: list[Everyday], everything: list[Everyday]) -> str:
-    """What is cheapest where, for the lines that share an answer."""
+def _sentence(places: list[_Place], everything: list[_Place]) -> str:
+    """What is cheapest where, for the places that share an answer."""
     spans: dict[tuple[tuple[str, tuple[int, ...]], ...], list[str]] = {}
-    for gate in dict.fromkeys(line.gate for line in lines):
-        spans.setdefault(_span(lines, gate), []).append(gate)
+    for gate in dict.fromkeys(place.gate for place in places):
+        spans.setdefault(_span(places, gate), []).append(gate)
     where = "; ".join(
         listed(gates) + _span_words(span, _span(everything, gates[0]))
         for span, gates in spans.items()
     )
-    first = lines[0]
-    if not first.use:
-        return f"{_capital(where)}: nothing measured here is {first.goal}."
-    errors = [line.error for line in lines if line.error is not None]
+    where = where[:1].upper() + where[1:]
+    answer = places[0].chosen
+    best = [place.chosen.best for place in places if place.chosen.best]
+    if not best:
+        return f"{where}: nothing measured here is {answer.goal}."
+    errors = [way.worst.rms_rel for way in best if way.worst.rms_rel is not None]
     return (
-        f"{_capital(where)}: the cheapest is {first.use}, {first.goal} "
-        f"(RMS error at most {scientific(max(errors, default=None))})."
+        f"{where}: cheapest is to {_use(answer)}, {answer.goal} (RMS error at most "
+        f"{scientific(max(errors, default=None))})."
     )
 
 
-def _span(lines: list[Everyday], gate: str) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    """For each op the lengths of a gate's lines."""
+def _span(places: list[_Place], gate: str) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """For each op the lengths at which a gate is among the places."""
     found: dict[str, list[int]] = {}
-    for line in lines:
-        if line.gate == gate:
-            found.setdefault(line.ops[0], []).extend(line.lengths)
+    for place in places:
+        if place.gate == gate:
+            found.setdefault(place.op, []).append(place.length)
     return tuple((op, tuple(sorted(lengths))) for op, lengths in sorted(found.items()))
 
 
@@ -216,12 +263,3 @@ def _breaks(rows: Sequence[Row]) -> str:
         if excess(row) > AS_GOOD_AS_STORED
     ]
     return f"What breaks: {listed(told)}." if told else ""
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
-
-
-def chunk_words(line: Everyday) -> str:
-    """Which chunk sizes hold."""
-    return f"chunks of {listed(line.chunks)} hold" if line.chunks else ""

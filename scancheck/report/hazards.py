@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from scancheck.recipes.catalog import RECIPES
-from scancheck.report.ways import Way, excess, ways_of
-from scancheck.report.words import format_label, plain_number, variant_words
+from scancheck.report.ways import excess, ways_of
+from scancheck.report.words import kind_label, plain_number
 from scancheck.study.row import Row
 
 
@@ -30,8 +30,8 @@ def hazard_tables(rows: Sequence[Row]) -> list[HazardTable]:
 
 def _table(subject: str, rows: list[Row]) -> HazardTable:
     ways = sorted(ways_of(rows), key=lambda way: (way.storage, way.variant))
-    cells = {(row.recipe, heading(way)): row for way in ways for row in way.rows}
-    headings = tuple(heading(way) for way in ways)
+    cells = {(row.recipe, kind_label(way)): row for way in ways for row in way.rows}
+    headings = tuple(kind_label(way) for way in ways)
     recipes = dict.fromkeys(row.recipe for row in rows)
     return HazardTable(
         subject=subject,
@@ -45,11 +45,6 @@ def _table(subject: str, rows: list[Row]) -> HazardTable:
             for recipe in recipes
         ),
     )
-
-
-def heading(way: Way) -> str:
-    """Formats and variant of a column."""
-    return f"{format_label(way)}: {variant_words(way.variant)}"
 
 
 def _cell(row: Row | None) -> tuple[str, str]:

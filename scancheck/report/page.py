@@ -6,14 +6,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from scancheck.report.advice import AS_GOOD_AS_STORED, answers, headline
+from scancheck.report.advice import (
+    ACCURACIES,
+    AS_GOOD_AS_STORED,
+    answers,
+    headline,
+)
 from scancheck.report.curves import (
     LENGTH_LINES,
     in_chunk_figures,
     length_figures,
     position_figures,
 )
-from scancheck.report.everyday import chunk_words, everyday, sentences
+from scancheck.report.everyday import accuracies, everyday, sentences
 from scancheck.report.failures import failures
 from scancheck.report.hazards import hazard_tables
 from scancheck.report.heat_map import heat_maps, legend
@@ -35,6 +40,7 @@ from scancheck.report.tables import (
 from scancheck.report.words import (
     MISSING,
     describe_way,
+    listed,
     plain_number,
     scientific,
     tokens,
@@ -86,6 +92,7 @@ def page(study: Study, source: str) -> str:
         "tokens": tokens,
         "size": bytes_in_words,
         "memory": tokens_in_words,
+        "listed": listed,
         "exact": _exact,
     }
     style = (TEMPLATES / "style.css").read_text(encoding="utf-8")
@@ -115,7 +122,8 @@ def _content(study: Study) -> dict[str, Any]:
         "ops": ops,
         "subjects": subjects,
         "everyday": everyday(rows),
-        "chunk_words": chunk_words,
+        "accuracies": accuracies(rows),
+        "limits": ACCURACIES,
         "answers": answers(ordinary),
         "describe_way": describe_way,
         "counts": verdict_counts(rows),

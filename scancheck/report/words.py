@@ -57,6 +57,21 @@ def describe_kind(way: Way) -> str:
     return ", ".join([*parts, variant_words(way.variant)])
 
 
+def instruct(way: Way) -> str:
+    """The way as an instruction, for a reader who knows none of the report's words."""
+    formats = f"store in {way.storage}, compute in {way.compute}"
+    variant = "" if way.variant == "plain" else f", {variant_words(way.variant)}"
+    chunk = "" if way.chunk is None else f", in chunks of {way.chunk}"
+    return f"{formats}, keep the state in {way.state}{variant}{chunk}"
+
+
+def kind_label(way: Way | Row) -> str:
+    """Formats and variant as short as they can be told apart."""
+    if way.variant == "plain":
+        return format_label(way)
+    return f"{format_label(way)}, {variant_words(way.variant)}"
+
+
 def listed(words: Iterable[object], last: str = "and") -> str:
     """The words with commas, and one between the last two."""
     texts = [str(word) for word in words]
