@@ -11,7 +11,7 @@ from scancheck.report.advice import (
     answers,
     storage_goal,
 )
-from scancheck.report.ways import Way, excess, ways_of
+from scancheck.report.ways import Way, excess, or_infinite, ways_of
 from scancheck.report.words import (
     instruct,
     kind_label,
@@ -170,7 +170,7 @@ def sentences(rows: Sequence[Row]) -> list[str]:
     told = [_one_choice(places)]
     if len(groups) > 1:
         told += [_sentence(found, places) for found in groups.values()]
-    return [text for text in (*told, _breaks(rows)) if text]
+    return [text for text in (*told, _finer(rows, places), _breaks(rows)) if text]
 
 
 def _one_choice(places: list[_Place]) -> str:
@@ -241,6 +241,34 @@ def _span_words(
         for lengths, ops in by_lengths.items()
     ]
     return f" ({'; '.join(told)})"
+
+
+def _finer(rows: Sequence[Row], places: list[_Place]) -> str:
+    """What the wider formats have at worst, in fp32 arithmetic and the same chunks."""
+    best = [place.chosen.best for place in places if place.chosen.best]
+    if not best:
+        return ""
+    errors: dict[str, list[float]] = {}
+    mine = [row for row in rows if row.recipe in REGIMES]
+    for way in ways_of(mine):
+        wide = way.compute == way.state == "fp32" and way.storage != best[0].storage
+        finest = way.storage == "fp32" and way.variant == "full"
+        shown = way.variant == "plain" or finest
+        if wide and shown and way.chunk == best[0].chunk:
+            errors.setdefault(kind_label(way), []).append(
+                or_infinite(way.worst.rms_rel)
+            )
+    told = [
+        f"{label} {scientific(max(found))}"
+        for label, found in errors.items()
+        if max(found) < min(or_infinite(way.worst.rms_rel) for way in best)
+    ]
+    if not told:
+        return ""
+    return (
+        "Where that is not enough, with fp32 arithmetic and state in the same chunks "
+        f"the RMS error is at most: {'; '.join(told)}."
+    )
 
 
 def _breaks(rows: Sequence[Row]) -> str:

@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass
 
 from scancheck.formats import FORMATS, round_exact
+from scancheck.report.words import plain_number
 
 STEP = 0.01  # the middle, on a log scale, of Mamba's steps 1e-3 .. 1e-1
 STATES = 16  # A = -1 .. -16
@@ -82,4 +83,4 @@ def stored_memory() -> list[StoredLine]:
 
 def tokens_in_words(tokens: float) -> str:
     """Three digits, or endless."""
-    return "endless" if math.isinf(tokens) else f"{tokens:.3g}"
+    return "endless" if math.isinf(tokens) else plain_number(tokens)

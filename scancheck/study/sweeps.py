@@ -42,7 +42,7 @@ class Sweep:
 SWEEPS = {
     "quick": Sweep(
         forms={"linear_scan": ("g",), "selective_scan": (None,)},
-        chunks=(16, 64, 256),
+        chunks=(16, 32, 64, 128, 256),
         also_in_chunks=(),
         steps=1024,
         recipes=(
