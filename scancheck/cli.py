@@ -214,21 +214,55 @@ def report(
     seed: Annotated[
         int | None, typer.Option("--seed", help="Seed of the inputs; default 0.")
     ] = None,
+    inputs: Annotated[
+        Path | None,
+        typer.Option(
+            "--inputs",
+            metavar="FILE",
+            help="Sweep your own tensors: safetensors (scancheck.capture) or npz.",
+        ),
+    ] = None,
+    op: Annotated[
+        str | None,
+        typer.Option("--op", help="What --inputs are of, where their names differ."),
+    ] = None,
+    fresh: Annotated[
+        bool,
+        typer.Option(
+            "--fresh", help="Measure again what DIR holds already of the same code."
+        ),
+    ] = False,
     show_traceback: Annotated[
         bool,
         typer.Option("--traceback", help="Show where an internal failure came from."),
     ] = False,
 ) -> int:
-    """Sweep the built-in kernels and write the precision report."""
+    """Sweep the built-in kernels and write the precision report.
+
+    Interrupted, the same command goes on where it stopped.
+    """
     from scancheck.report.command import report as write_report
     from scancheck.report.command import rerender
 
     if rows is None:
         _check(profile or "quick", seed or 0)
-        return write_report(output, profile or "quick", seed or 0, _console())
-    if profile is not None or seed is not None:
+        if op is not None and inputs is None:
+            raise CaseInvalid("report: --op belongs to --inputs FILE")
+        if seed is not None and inputs is not None:
+            raise CaseInvalid("report: --inputs has its own tensors; --seed draws some")
+        return write_report(
+            output,
+            profile or "quick",
+            seed or 0,
+            _console(),
+            inputs=inputs,
+            op=op,
+            fresh=fresh,
+        )
+    if profile is not None or seed is not None or inputs is not None or fresh:
         raise CaseInvalid(
-            f"report: --profile and --seed make new rows; {rows} has them already"
+            "report: --profile, --seed, --inputs and --fresh make new rows; "
+            f"{rows} has them already"
         )
     return rerender(rows, output, _console())
 

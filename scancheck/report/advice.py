@@ -7,8 +7,19 @@ from functools import partial
 from itertools import groupby
 
 from scancheck.formats import FORMATS
-from scancheck.report.ways import Way, excess, or_infinite, ways_of
-from scancheck.report.words import describe_way, plain_number, scientific
+from scancheck.report.ways import (
+    Way,
+    excess,
+    kind_of,
+    or_infinite,
+    same_kind,
+    ways_of,
+)
+from scancheck.report.words import (
+    describe_way,
+    plain_number,
+    scientific,
+)
 from scancheck.study.row import Row
 
 # Computing may add as much error as storing the exact answer once has by itself: two
@@ -31,6 +42,10 @@ class Answer:
     why: str  # why `cheaper` fails
     beyond: str  # where the formats and variant of `best` fail on other cases, or ""
     compared: int  # ways that were looked at
+    chunks: tuple[int, ...] = ()  # in which `best` reaches the goal
+    fails: tuple[Way, ...] = ()  # the worst way of each kind that does not
+    holds: tuple[Way, ...] = ()  # all ways that do, cheapest first
+    limits: tuple[float, ...] = ()  # the accuracies of the goal, where it is one
 
 
 def answers(rows: Sequence[Row]) -> list[Answer]:
@@ -103,7 +118,9 @@ def _accuracy_answers(op: str, ways: list[Way], others: list[Way]) -> list[Answe
         some = list(run)
         limits = [answer.goal.replace("1.0e", "1e") for answer in some]
         span = limits[0] if len(limits) == 1 else f"{limits[0]} to {limits[-1]}"
-        found.append(replace(some[-1], goal=f"RMS error of at most {span}"))
+        goal = f"RMS error of at most {span}"
+        reached = tuple(float(limit) for limit in limits)
+        found.append(replace(some[-1], goal=goal, limits=reached))
     return found
 
 
@@ -121,6 +138,38 @@ def _answer(
         cheaper=ways[index - 1] if index else None,
         why=reasons[index - 1] or "" if index else "",
         compared=len(ways),
+        chunks=_holding_chunks(best, ways, reasons),
+        fails=_failing_kinds(ways, reasons),
+        holds=tuple(
+            way for way, reason in zip(ways, reasons, strict=True) if reason is None
+        ),
+    )
+
+
+def _holding_chunks(
+    best: Way | None, ways: list[Way], reasons: list[str | None]
+) -> tuple[int, ...]:
+    """The chunk sizes in which the best formats and variant reach the goal."""
+    return tuple(
+        sorted(
+            way.chunk
+            for way, reason in zip(ways, reasons, strict=True)
+            if best is not None
+            and reason is None
+            and way.chunk is not None
+            and same_kind(way, best)
+        )
+    )
+
+
+def _failing_kinds(ways: list[Way], reasons: list[str | None]) -> tuple[Way, ...]:
+    """Of each formats and variant that miss the goal, the worst chunk size."""
+    groups: dict[tuple[str, ...], list[Way]] = {}
+    for way, reason in zip(ways, reasons, strict=True):
+        if reason is not None:
+            groups.setdefault(kind_of(way), []).append(way)
+    return tuple(
+        max(missed, key=lambda way: excess(way.farthest)) for missed in groups.values()
     )
 
 

@@ -2,41 +2,113 @@
 
 import os
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scancheck.errors import CaseInvalid
+from scancheck.errors import CaseInvalid, RecordUnreadable
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from scancheck.study.store import Study
 
 ROWS, PAGE = "rows.parquet", "index.html"
 MOST_WORKERS = 8
 
 
-def report(output: Path, profile: str, seed: int, console: "Console") -> int:
+def report(
+    output: Path,
+    profile: str,
+    seed: int,
+    console: "Console",
+    *,
+    inputs: Path | None = None,
+    op: str | None = None,
+    fresh: bool = False,
+) -> int:
     """Writes rows and page of a profile into the folder `output`; the exit code.
 
-    Raises CaseInvalid for an unknown profile or a folder that cannot be written.
+    Rows that are there already, measured by the same code, are not measured again
+    unless `fresh` is asked for. With `inputs` the sweep is of that file's tensors. On
+    Ctrl-C rows and page of what was measured are written before it is passed on.
+
+    Raises CaseInvalid for an unknown profile, unfit inputs, or a folder that cannot be
+    written, and RecordUnreadable for an inputs file that cannot be read.
     """
-    from scancheck.report.page import render
     from scancheck.report.study_progress import study_progress
     from scancheck.study.plan import plan
     from scancheck.study.store import write_study
-    from scancheck.study.sweep import run_study
+    from scancheck.study.sweep import known_rows, run_study
 
-    jobs = plan(profile, seed)
+    told = ""
+    if inputs is None:
+        jobs = plan(profile, seed)
+    else:
+        from scancheck.captured import in_words, read_captured
+        from scancheck.study.captured_plan import captured_plan
+
+        captured = read_captured(str(inputs.resolve()), op)
+        jobs, told = captured_plan(captured, profile), in_words(captured)
     _make_folder(output)
-    with study_progress(console, len(jobs)) as on_job:
-        study = run_study(
-            jobs, profile=profile, seed=seed, workers=_workers(), on_job=on_job
+    rows = output / ROWS
+    before = None if fresh else _stored(rows)
+    known = known_rows(before) if before is not None else {}
+    if known:
+        there = f"going on from {rows}: {len(known)} cases are there"
+        console.print(
+            f"{there} (--fresh measures again)",
+            highlight=False,
+            markup=False,
+            soft_wrap=True,
         )
-    rows, page = output / ROWS, output / PAGE
-    write_study(study, rows)
-    headline = render(rows, page)
-    again = shlex.join(["scancheck", "report", str(rows), "-o", str(output)])
-    _tell(console, headline, ("page", page), ("rows", rows), ("again", again))
+
+    def save(study: "Study") -> None:
+        write_study(replace(study, inputs=told), rows)
+
+    again = ["scancheck", "report", str(rows), "-o", str(output)]
+    try:
+        with study_progress(console, len(jobs)) as on_job:
+            run_study(
+                jobs,
+                profile=profile,
+                seed=seed,
+                workers=_workers(),
+                on_job=on_job,
+                known=known,
+                seconds=before.seconds if before is not None and known else 0.0,
+                save=save,
+            )
+    except KeyboardInterrupt:
+        _render(console, rows, output / PAGE, again)
+        console.print("interrupted: the same command goes on from here")
+        raise
+    _render(console, rows, output / PAGE, again)
     return 0
+
+
+def _stored(rows: Path) -> "Study | None":
+    """The study of an earlier run in the folder, or None where there is none to use."""
+    from scancheck.study.store import read_study
+
+    if not rows.exists():
+        return None
+    try:
+        return read_study(rows)
+    except RecordUnreadable:
+        return None  # of another version, or damaged: measured again
+
+
+def _render(console: "Console", rows: Path, page: Path, again: list[str]) -> None:
+    from scancheck.report.page import render
+
+    _tell(
+        console,
+        render(rows, page),
+        ("page", page),
+        ("rows", rows),
+        ("again", shlex.join(again)),
+    )
 
 
 def rerender(parquet: Path, output: Path, console: "Console") -> int:

@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from scancheck.report.growth import growth_in_words
 from scancheck.report.svg import FAINT, SERIES, Drawn, canvas, to_svg
-from scancheck.report.words import algorithm_label, growth_in_words, scientific
+from scancheck.report.words import algorithm_label, scientific
 from scancheck.study.row import Row
 
 if TYPE_CHECKING:
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 # Of each series: what matplotlib calls its marker, and how text shows it.
 MARKERS = (("o", "●"), ("s", "■"), ("^", "▲"), ("D", "◆"), ("v", "▼"))
+MOST_TICKS = 5  # of lengths
 MARKS = 12  # markers along a curve, to tell curves apart without colour
 # Of a length figure, from the top: name, field of Row, colour, dashes, marker.
 LENGTH_LINES = (
@@ -26,16 +28,26 @@ LENGTH_LINES = (
 
 def position_figures(rows: Sequence[Row], op: str) -> list[Drawn]:
     """RMS error along the sequence, one figure a recipe and storage format."""
+    return _profiles(rows, op, "position")
+
+
+def in_chunk_figures(rows: Sequence[Row], op: str) -> list[Drawn]:
+    """RMS error along a chunk, over all chunks of the sequence."""
+    return _profiles(rows, op, "in_chunk")
+
+
+def _profiles(rows: Sequence[Row], op: str, kind: str) -> list[Drawn]:
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
-        if row.kind == "position" and row.op == op:
+        if row.kind == kind and row.subject == op:
             groups.setdefault((row.recipe, row.storage), []).append(row)
     return [
-        _position(f"{s} storage, {r}", op, found) for (r, s), found in groups.items()
+        _profile(f"{s} storage, {r}", op, found, edges=kind == "position")
+        for (r, s), found in groups.items()
     ]
 
 
-def _position(title: str, op: str, rows: list[Row]) -> Drawn:
+def _profile(title: str, op: str, rows: list[Row], *, edges: bool) -> Drawn:
     curves: dict[str, list[Row]] = {}
     for row in rows:
         curves.setdefault(algorithm_label(row), []).append(row)
@@ -43,22 +55,23 @@ def _position(title: str, op: str, rows: list[Row]) -> Drawn:
     # order in which the curves end.
     series = {label: n for n, label in enumerate(sorted(curves))}
     order = sorted(curves, key=lambda label: -_ends(curves[label])[1])
-    alt = f"RMS error along the sequence, {op}, {title}. " + ". ".join(
+    what = "sequence" if edges else "chunk"
+    alt = f"RMS error along the {what}, {op}, {title}. " + ". ".join(
         "{}: {} at the start, {} at the end".format(
             label, *(scientific(end) for end in _ends(curves[label]))
         )
         for label in order
     )
-    with canvas(10.0, 2.9) as figure:
+    end = max(row.T if edges else row.chunk or 0 for row in rows)
+    with canvas(10.0 if edges else 5.0, 2.9) as figure:
         axes = figure.subplots()
         for label in order:
             _draw_curve(axes, series[label], curves[label])
         _scale_errors(axes)
-        for chunk in {row.chunk for row in rows if row.chunk}:
-            for edge in range(chunk, max(row.T for row in rows), chunk):
-                axes.axvline(edge, color=FAINT, linewidth=0.6, zorder=0)
-        axes.set_xlim(0, max(row.T for row in rows))
-        axes.set_xlabel("token")
+        if edges:
+            _draw_edges(axes, rows)
+        axes.set_xlim(0, end)
+        axes.set_xlabel("token" if edges else "token of a chunk")
         axes.set_ylabel("RMS error / RMS truth")
         axes.grid(True, axis="y")
         svg = to_svg(figure, alt)
@@ -71,6 +84,14 @@ def _position(title: str, op: str, rows: list[Row]) -> Drawn:
         for label in order
     )
     return Drawn(title=title, svg=svg, legend=legend)
+
+
+def _draw_edges(axes: "Axes", rows: list[Row]) -> None:
+    """A thin line at every chunk edge."""
+    end = max(row.T for row in rows)
+    for chunk in {row.chunk for row in rows if row.chunk}:
+        for edge in range(chunk, end, chunk):
+            axes.axvline(edge, color=FAINT, linewidth=0.6, zorder=0)
 
 
 def _scale_errors(axes: "Axes") -> None:
@@ -107,7 +128,7 @@ def length_figures(rows: Sequence[Row], op: str) -> dict[str, list[Drawn]]:
     """Error against length with both bounds by recipe, one figure a way to compute."""
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
-        if row.kind == "length" and row.op == op:
+        if row.kind == "length" and row.subject == op:
             label = f"{row.storage} storage, {algorithm_label(row)}"
             groups.setdefault((row.recipe, label), []).append(row)
     figures: dict[str, list[Drawn]] = {}
@@ -119,31 +140,44 @@ def length_figures(rows: Sequence[Row], op: str) -> dict[str, list[Drawn]]:
 
 def _length(op: str, recipe: str, label: str, rows: list[Row]) -> Drawn:
     growth = growth_in_words(rows)
+    lengths = sorted({row.T for row in rows})
+    lines = {field: _by_length(rows, field) for _, field, *_ in LENGTH_LINES}
     alt = f"Error against length, {op}, {recipe}, {label}: RMS error {growth}. "
     alt += ". ".join(
         f"{name} "
-        + ", ".join(f"{scientific(getattr(row, field))} at {row.T}" for row in rows)
+        + ", ".join(f"{scientific(lines[field].get(t))} at {t}" for t in lengths)
         for name, field, *_ in LENGTH_LINES
     )
-    lengths = [row.T for row in rows]
     with canvas(3.5, 2.3) as figure:
         axes = figure.subplots()
         for _, field, colour, dashes, marker in LENGTH_LINES:
-            values = [getattr(row, field) for row in rows]
-            known = [(t, v) for t, v in zip(lengths, values, strict=True) if v]
             axes.plot(
-                [t for t, _ in known],
-                [v for _, v in known],
+                list(lines[field]),
+                list(lines[field].values()),
                 color=SERIES[colour],
                 linestyle=dashes,
                 marker=marker,
             )
         axes.set_xscale("log", base=2)
         _scale_errors(axes)
-        axes.set_xticks(lengths, [str(t) for t in lengths])
+        # Labels of more lengths would overlap.
+        shown = lengths[:: -(-len(lengths) // MOST_TICKS)]
+        axes.set_xticks(shown, [str(t) for t in shown])
         axes.minorticks_off()
         axes.set_xlabel("tokens")
         axes.set_ylabel("error / RMS truth")
         axes.grid(True, axis="y")
         svg = to_svg(figure, alt)
     return Drawn(title=label, note=f"RMS error {growth}", svg=svg)
+
+
+def _by_length(rows: list[Row], field: str) -> dict[int, float]:
+    """One field by length: RMS over seeds of an RMS, else the largest over seeds."""
+    found: dict[int, list[float]] = {}
+    for row in rows:
+        value = getattr(row, field)
+        if value:
+            found.setdefault(row.T, []).append(value)
+    if field == "rms_rel":
+        return {t: float(np.sqrt(np.mean(np.square(v)))) for t, v in found.items()}
+    return {t: max(values) for t, values in found.items()}

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from scancheck.formats import FORMATS
 from scancheck.report.svg import FAINT, INK, Drawn, canvas, to_svg
 from scancheck.report.ways import Way, excess, ways_of
 from scancheck.report.words import VARIANTS, format_label, scientific, variant_words
@@ -33,7 +34,8 @@ def legend() -> list[tuple[str, str]]:
 
 def heat_maps(rows: Sequence[Row], op: str) -> list[Drawn]:
     """Worst error of every format by chunk size, one map a variant."""
-    ways = [way for way in ways_of(rows) if way.op == op and way.algorithm == "chunk"]
+    swept = [row for row in rows if row.section in ("grid", "captured")]
+    ways = [way for way in ways_of(swept) if way.op == op and way.algorithm == "chunk"]
     present = {way.variant for way in ways}
     order = [variant for variant in VARIANTS if variant in present]
     order += sorted(present - set(order))
@@ -77,9 +79,8 @@ def _heat_map(op: str, variant: str, chunks: list[int], ways: list[Way]) -> Draw
 
 def _place(way: Way) -> tuple[Any, ...]:
     """Longest format first, then what is shortened beside it."""
-    known = ("fp32", "fp16", "bf16")
-    order = known.index(way.storage) if way.storage in known else len(known)
-    return order, way.compute == way.storage, way.state == way.storage
+    bits = FORMATS[way.storage].bits if way.storage in FORMATS else 32
+    return -bits, way.storage, way.compute == way.storage, way.state == way.storage
 
 
 def _draw_cell(axes: "Axes", x: int, y: int, way: Way) -> None:

@@ -2,12 +2,35 @@
 
 import os
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from scancheck.report.advice import AS_GOOD_AS_STORED, answers, headline
-from scancheck.report.curves import LENGTH_LINES, length_figures, position_figures
+from scancheck.report.advice import (
+    ACCURACIES,
+    AS_GOOD_AS_STORED,
+    answers,
+    headline,
+)
+from scancheck.report.curves import (
+    LENGTH_LINES,
+    in_chunk_figures,
+    length_figures,
+    position_figures,
+)
+from scancheck.report.everyday import accuracies, everyday, sentences
+from scancheck.report.failures import failures
+from scancheck.report.hazards import hazard_tables
 from scancheck.report.heat_map import heat_maps, legend
+from scancheck.report.ledger import MAMBA_LAYER, bytes_in_words, ledgers
+from scancheck.report.memory import (
+    BITS,
+    STEP,
+    quantised_memory,
+    stored_memory,
+    tokens_in_words,
+)
+from scancheck.report.range_map import CHUNKS, measured_ranges, range_map
 from scancheck.report.tables import (
     gradient_summary,
     gradient_table,
@@ -15,13 +38,18 @@ from scancheck.report.tables import (
     way_table,
 )
 from scancheck.report.words import (
+    MISSING,
     describe_way,
+    listed,
     plain_number,
     scientific,
+    tokens,
     variant_words,
 )
+from scancheck.study.row import Row
 from scancheck.study.store import Study, read_study
 
+ORDINARY = ("grid", "growth", "captured")  # sections that the general answers rest on
 MOST_LISTED = 50  # tensors that do not pass
 TEMPLATES = Path(__file__).parent / "templates"
 
@@ -34,7 +62,16 @@ def render(parquet: Path, output: Path) -> str:
     """
     study = read_study(parquet)
     write_text(page(study, parquet.name), output)
-    return headline(study.rows)
+    return " ".join(lead(study.rows))
+
+
+def lead(rows: Sequence[Row]) -> list[str]:
+    """The answer in a few sentences: everyday gates first, else ordinary inputs."""
+    return sentences(rows) or [headline(_ordinary(rows))]
+
+
+def _ordinary(rows: Sequence[Row]) -> list[Row]:
+    return [row for row in rows if row.section in ORDINARY]
 
 
 def page(study: Study, source: str) -> str:
@@ -52,6 +89,11 @@ def page(study: Study, source: str) -> str:
         "sci": scientific,
         "num": plain_number,
         "variant": variant_words,
+        "tokens": tokens,
+        "size": bytes_in_words,
+        "memory": tokens_in_words,
+        "listed": listed,
+        "exact": _exact,
     }
     style = (TEMPLATES / "style.css").read_text(encoding="utf-8")
     return environment.get_template("page.html.j2").render(
@@ -59,18 +101,30 @@ def page(study: Study, source: str) -> str:
     )
 
 
+def _exact(value: float | None) -> str:
+    """Enough digits to tell neighbouring fp32 values apart; n/a where there is none."""
+    return MISSING if value is None else f"{value:.9g}"
+
+
 def _content(study: Study) -> dict[str, Any]:
     """Everything the template names."""
     rows = study.rows
     ops = list(dict.fromkeys(row.op for row in rows))
+    subjects = list(dict.fromkeys(row.subject for row in rows))
+    ordinary = _ordinary(rows)
     cases = {
         (row.kernel, row.case_id, row.cotangent) for row in rows if row.kind == "case"
     }
     return {
         "study": study,
-        "headline": headline(rows),
+        "lead": lead(rows),
+        "headline": headline(ordinary),
         "ops": ops,
-        "answers": answers(rows),
+        "subjects": subjects,
+        "everyday": everyday(rows),
+        "accuracies": accuracies(rows),
+        "limits": ACCURACIES,
+        "answers": answers(ordinary),
         "describe_way": describe_way,
         "counts": verdict_counts(rows),
         "cases": len(cases),
@@ -81,9 +135,21 @@ def _content(study: Study) -> dict[str, Any]:
         "limit": AS_GOOD_AS_STORED,
         "heat_legend": legend(),
         "length_lines": LENGTH_LINES,
-        "heat": {op: heat_maps(rows, op) for op in ops},
-        "position": {op: position_figures(rows, op) for op in ops},
-        "length": {op: length_figures(rows, op) for op in ops},
+        "heat": {op: heat_maps(rows, op) for op in subjects},
+        "position": {op: position_figures(rows, op) for op in subjects},
+        "in_chunk": {op: in_chunk_figures(rows, op) for op in subjects},
+        "length": {op: length_figures(rows, op) for op in subjects},
+        "hazards": hazard_tables(rows),
+        "failures": failures(rows),
+        "range_chunks": CHUNKS,
+        "ranges": range_map(),
+        "measured_ranges": measured_ranges(rows),
+        "quantised": quantised_memory(),
+        "quantised_bits": BITS,
+        "quantised_step": STEP,
+        "stored": stored_memory(),
+        "layer": MAMBA_LAYER,
+        "ledgers": ledgers(),
         "ways": way_table(rows),
         "gradients": gradient_table(rows),
         "gradient_summary": gradient_summary(rows),

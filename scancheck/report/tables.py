@@ -104,7 +104,7 @@ def gradient_summary(
     """Ways to compute, and for each op and gradient its worst RMS error in each way."""
     errors: dict[tuple[str, str], dict[str, list[float | None]]] = {}
     for row in _gradient_rows(rows):
-        cells = errors.setdefault((row.op, row.tensor), {})
+        cells = errors.setdefault((row.subject, row.tensor), {})
         cells.setdefault(_gradient_label(row), []).append(row.rms_rel)
     labels = list(dict.fromkeys(label for cells in errors.values() for label in cells))
     lines = [
@@ -139,7 +139,7 @@ def gradient_table(rows: Sequence[Row]) -> list[GradientLine]:
     """Every gradient that was measured."""
     return [
         GradientLine(
-            op=row.op,
+            op=row.subject,
             tensor=row.tensor,
             label=_gradient_label(row),
             chunk=row.chunk,

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from scancheck.formats import FORMATS
 from scancheck.study.row import Row
 
-_FIELDS = ("op", "algorithm", "variant", "storage", "compute", "state", "chunk")
+_FIELDS = ("algorithm", "variant", "storage", "compute", "state", "chunk")
 # Operations a token of one channel on a scalar unit: a product and a sum; Neumaier's
 # sum takes five more, TwoProd and the decayed compensation twenty more (Ogita, Rump and
 # Oishi 2005: 17 and 6 operations for TwoProd and TwoSum).
 _OPERATIONS = {"plain": 2, "kahan": 7, "full": 27}
-# A difference of logs: difference, exponential, product and sum for half the pairs.
+# A log form: difference, exponential, product and sum for half the pairs.
 _OPERATIONS_A_PAIR = 4
 
 
@@ -20,7 +20,7 @@ _OPERATIONS_A_PAIR = 4
 class Way:
     """One way to compute an op, and what became of its sequence output."""
 
-    op: str
+    op: str  # and its form, where it has several
     algorithm: str
     variant: str
     storage: str
@@ -67,10 +67,14 @@ def ways_of(rows: Iterable[Row]) -> list[Way]:
     groups: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
         if row.kind == "case" and row.sequence and row.cotangent is None:
-            key = tuple(getattr(row, name) for name in _FIELDS)
+            key = (row.subject, *(getattr(row, name) for name in _FIELDS))
             groups.setdefault(key, []).append(row)
     ways = [
-        Way(**{name: getattr(found[0], name) for name in _FIELDS}, rows=tuple(found))
+        Way(
+            op=found[0].subject,
+            **{name: getattr(found[0], name) for name in _FIELDS},
+            rows=tuple(found),
+        )
         for found in groups.values()
     ]
     return sorted(ways, key=cost)
@@ -93,6 +97,16 @@ def cost(way: Way) -> tuple[object, ...]:
         way.storage,
         way.algorithm,
     )
+
+
+def same_kind(left: Way, right: Way) -> bool:
+    """Whether two ways differ in their chunk size alone, if at all."""
+    return kind_of(left) == kind_of(right)
+
+
+def kind_of(way: Way) -> tuple[str, ...]:
+    """Everything about a way but its chunk size."""
+    return (way.op, way.algorithm, way.variant, way.storage, way.compute, way.state)
 
 
 def operations(variant: str, chunk: int | None) -> float:

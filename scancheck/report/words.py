@@ -1,13 +1,11 @@
 """Numbers and ways to compute in the words of the page."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 from scancheck.report.ways import Way
 from scancheck.study.row import Row
 
-# Halfway between the exponents 0, 1/2 and 1 of constant, square-root and linear growth.
-_ROOT_FROM, _LINEAR_FROM, _FASTER_FROM = 0.25, 0.75, 1.25
 MISSING = "n/a"  # where a number does not apply, or is not finite
 VARIANTS = {
     "plain": "plain",
@@ -47,13 +45,44 @@ def variant_words(variant: str) -> str:
 
 def describe_way(way: Way) -> str:
     """The way in words: formats, variant and chunk size."""
+    chunk = "" if way.chunk is None else f", chunk {way.chunk}"
+    return describe_kind(way) + chunk
+
+
+def describe_kind(way: Way) -> str:
+    """The way in words without its chunk size."""
     parts = [f"{way.storage} storage", f"{way.compute} arithmetic"]
     if way.state != way.compute:
         parts.append(f"{way.state} state")
-    parts.append(variant_words(way.variant))
-    if way.chunk is not None:
-        parts.append(f"chunk {way.chunk}")
-    return ", ".join(parts)
+    return ", ".join([*parts, variant_words(way.variant)])
+
+
+def instruct(way: Way) -> str:
+    """The way as an instruction, for a reader who knows none of the report's words."""
+    formats = f"store in {way.storage}, compute in {way.compute}"
+    variant = "" if way.variant == "plain" else f", {variant_words(way.variant)}"
+    chunk = "" if way.chunk is None else f", in chunks of {way.chunk}"
+    return f"{formats}, keep the state in {way.state}{variant}{chunk}"
+
+
+def kind_label(way: Way | Row) -> str:
+    """Formats and variant as short as they can be told apart."""
+    if way.variant == "plain":
+        return format_label(way)
+    return f"{format_label(way)}, {variant_words(way.variant)}"
+
+
+def listed(words: Iterable[object], last: str = "and") -> str:
+    """The words with commas, and one between the last two."""
+    texts = [str(word) for word in words]
+    if len(texts) < 2:
+        return "".join(texts)
+    return f"{', '.join(texts[:-1])} {last} {texts[-1]}"
+
+
+def tokens(count: int) -> str:
+    """A number of tokens, its thousands apart from 10 000 on."""
+    return f"{count:,}".replace(",", "\u202f") if count >= 10_000 else str(count)
 
 
 def format_label(way: Way | Row) -> str:
@@ -74,37 +103,3 @@ def _formats_beside(way: Way | Row) -> list[str]:
     if way.compute != "fp32":
         return [f"{way.compute} arithmetic"]
     return [f"{way.state} state"] if way.state != way.compute else []
-
-
-def growth_exponent(rows: Sequence[Row]) -> float | None:
-    """Slope of log RMS error on log length, by least squares; None below 3 lengths."""
-    points = [
-        (math.log(row.T), math.log(row.rms_rel))
-        for row in rows
-        if row.rms_rel is not None and row.rms_rel > 0.0
-    ]
-    if len({x for x, _ in points}) < 3:
-        return None
-    middle = sum(x for x, _ in points) / len(points)
-    level = sum(y for _, y in points) / len(points)
-    spread = sum((x - middle) ** 2 for x, _ in points)
-    return sum((x - middle) * (y - level) for x, y in points) / spread
-
-
-def growth_in_words(rows: Sequence[Row]) -> str:
-    """The fitted growth in words, with its exponent."""
-    slope = growth_exponent(rows)
-    if slope is None:
-        return "too few lengths to fit its growth"
-    if slope < -_ROOT_FROM:
-        kind = "falls"
-    elif slope < _ROOT_FROM:
-        kind = "is nearly constant"
-    elif slope < _LINEAR_FROM:
-        kind = "grows as a square root"
-    elif slope < _FASTER_FROM:
-        kind = "grows linearly"
-    else:
-        kind = "grows faster than linearly"
-    # Adding zero turns -0.0 into 0.0.
-    return f"{kind} (fit: T^{round(slope, 2) + 0.0:.2f})"

@@ -176,16 +176,18 @@ def _regimes(op: str, sweep: Sweep, seed: int) -> list[Job]:
         if way.variant in ("plain", "full") or way.compute == "fp32"
     ]
     jobs = []
-    for offset, name, (steps, chains), way in product(
-        range(sweep.seeds),
-        REGIMES,
-        sweep.regime_steps,
-        in_chunks(ways, sweep.regime_chunks),
-    ):
-        sizes = {"B": 1, "D": chains}
+    for offset, name, size in product(range(sweep.seeds), REGIMES, sweep.regimes):
+        sizes = {"B": 1, "D": size.chains}
         if op == "selective_scan":
-            sizes = {"B": 1, "D": max(1, chains // 4), "N": MAMBA_STATES}
-        jobs.append(_job(way, name, steps, seed + offset, form, "regime", sizes))
+            sizes = {"B": 1, "D": max(1, size.chains // 4), "N": MAMBA_STATES}
+        plain = [way for way in ways if way.variant == "plain"]
+        jobs += [
+            _job(way, name, size.steps, seed + offset, form, "regime", sizes)
+            for way in (
+                *in_chunks(ways, size.chunks),
+                *in_chunks(plain, size.plain_chunks),
+            )
+        ]
     return jobs
 
 

@@ -6,6 +6,7 @@ from typing import Any, get_args
 
 SCHEMA_VERSION = 2
 KINDS = ("case", "position", "in_chunk", "length", "step")
+FORM_WORDS: dict[str | None, str] = {"g": "{op}, log gates g", "a": "{op}, decays a"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +69,11 @@ class Row:
     step_b: float | None = None  # what it adds to the state
     wanted: float | None = None  # true output of the step
     got: float | None = None  # the kernel's
+
+    @property
+    def subject(self) -> str:
+        """The op, and which of its forms where it has several."""
+        return FORM_WORDS.get(self.form, "{op}").format(op=self.op)
 
 
 def column_types() -> dict[str, tuple[type, bool]]:

@@ -6,6 +6,16 @@ from scancheck.kernels.models.catalog import VARIANTS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RegimeSize:
+    """How the everyday gates are swept at one length."""
+
+    steps: int  # tokens
+    chains: int  # channels of linear_scan; selective_scan has a quarter, of 16 states
+    chunks: tuple[int, ...]  # of every variant
+    plain_chunks: tuple[int, ...]  # of plain arithmetic, beside
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Sweep:
     """The sizes of a profile.
 
@@ -24,8 +34,7 @@ class Sweep:
     gradient_chunks: tuple[int, ...]
     gradient_recipes: tuple[str, ...]
     hazard_steps: int | None  # of all recipes of the catalog; None: not run
-    regime_steps: tuple[tuple[int, int], ...]  # tokens, channels of linear_scan
-    regime_chunks: tuple[int, ...]
+    regimes: tuple[RegimeSize, ...]
     regime_variants: tuple[str, ...]
     seeds: int  # of the regimes
 
@@ -33,7 +42,7 @@ class Sweep:
 SWEEPS = {
     "quick": Sweep(
         forms={"linear_scan": ("g",), "selective_scan": (None,)},
-        chunks=(16, 64, 256),
+        chunks=(16, 32, 64, 128, 256),
         also_in_chunks=(),
         steps=1024,
         recipes=(
@@ -50,8 +59,10 @@ SWEEPS = {
         gradient_chunks=(16, 64),
         gradient_recipes=("gaussian_slow",),
         hazard_steps=192,
-        regime_steps=((2048, 16), (65536, 4)),
-        regime_chunks=(64, 256),
+        regimes=(
+            RegimeSize(steps=2048, chains=16, chunks=(64, 256), plain_chunks=()),
+            RegimeSize(steps=65536, chains=4, chunks=(256,), plain_chunks=(64,)),
+        ),
         regime_variants=("plain", "log_diff", "full"),
         seeds=1,
     ),
@@ -74,8 +85,14 @@ SWEEPS = {
         gradient_chunks=(16, 64, 256),
         gradient_recipes=("gaussian_slow", "mixed_time_scales"),
         hazard_steps=1024,
-        regime_steps=((2048, 16), (65536, 8)),
-        regime_chunks=(16, 64, 256, 1024),
+        regimes=(
+            RegimeSize(
+                steps=2048, chains=16, chunks=(16, 64, 256, 1024), plain_chunks=()
+            ),
+            RegimeSize(
+                steps=65536, chains=8, chunks=(16, 64, 256, 1024), plain_chunks=()
+            ),
+        ),
         regime_variants=VARIANTS,
         seeds=1,
     ),

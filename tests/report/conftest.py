@@ -25,7 +25,7 @@ FIELDS: dict[str, Any] = {
     "D": 32,
     "N": None,
     "recipe": "gaussian_slow",
-    "form": "g",
+    "form": None,
     "seed": 0,
     "cotangent": None,
     "case_id": "linear_scan-bf16-gaussian_slow-1x32x1024-0123456789",

@@ -3,7 +3,11 @@
 import re
 from collections.abc import Callable
 
-from scancheck.report.curves import length_figures, position_figures
+from scancheck.report.curves import (
+    in_chunk_figures,
+    length_figures,
+    position_figures,
+)
 from scancheck.study.row import Row
 
 MakeRow = Callable[..., Row]
@@ -60,7 +64,9 @@ def test_lengths_are_sorted_and_their_growth_told(made_up: MakeRow) -> None:
     ]
     (figures,) = length_figures(rows, "linear_scan").values()
     (drawn,) = figures
-    assert drawn.note == "RMS error grows linearly (fit: T^1.00)"
+    assert drawn.note == (
+        "RMS error grows linearly (T^1.00, 95 % sure of 1.00 to 1.00)"
+    )
     assert "RMS error 6.4e-6 at 64, 2.6e-5 at 256, 1.0e-4 at 1024" in drawn.svg
     assert "sound bound 5.0e-1 at 64" in drawn.svg
     assert "probable bound 2.5e-1 at 64" in drawn.svg
@@ -75,3 +81,27 @@ def test_missing_bounds_leave_the_other_curves(made_up: MakeRow) -> None:
     assert "probable bound n/a at 64" in figures[0].svg
     assert "var(--series-3)" not in figures[0].svg
     assert "var(--series-1)" in figures[0].svg
+
+
+def test_profiles_along_a_chunk_have_no_edges(made_up: MakeRow) -> None:
+    """A profile along a chunk ends where the chunk does, and is told as one."""
+    rows = [
+        made_up(kind="in_chunk", token=n, tokens=1, rms_rel=1e-4 * (n + 1))
+        for n in range(64)
+    ]
+    (drawn,) = in_chunk_figures(rows, "linear_scan")
+    assert "RMS error along the chunk" in drawn.svg
+    assert "1.0e-4 at the start, 6.4e-3 at the end" in drawn.svg
+    assert position_figures(rows, "linear_scan") == []
+
+
+def test_seeds_of_one_length_are_one_point(made_up: MakeRow) -> None:
+    """An RMS over seeds is the RMS of theirs, a largest error the largest."""
+    rows = [
+        made_up(kind="length", T=T, seed=seed, rms_rel=error, max_rel=error)
+        for T in (64, 128, 256)
+        for seed, error in enumerate((3e-3, 4e-3))
+    ]
+    (figures,) = length_figures(rows, "linear_scan").values()
+    assert "RMS error 3.5e-3 at 64, 3.5e-3 at 128" in figures[0].svg
+    assert "largest error 4.0e-3 at 64" in figures[0].svg

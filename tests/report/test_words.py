@@ -13,8 +13,9 @@ from scancheck.report.words import (
     algorithm_label,
     describe_way,
     format_label,
-    growth_exponent,
-    growth_in_words,
+    instruct,
+    kind_label,
+    listed,
     plain_number,
     scientific,
 )
@@ -68,34 +69,6 @@ def test_numbers_can_be_read_back(value: float) -> None:
     assert math.isclose(float(plain_number(value)), value, rel_tol=0.051)
 
 
-@pytest.mark.parametrize(
-    ("exponent", "words"),
-    [
-        (-0.5, "falls"),
-        (0.0, "is nearly constant"),
-        (0.5, "grows as a square root"),
-        (1.0, "grows linearly"),
-        (1.5, "grows faster than linearly"),
-    ],
-)
-def test_growth_is_named_after_its_exponent(
-    made_up: MakeRow, exponent: float, words: str
-) -> None:
-    """An exact power of the length is found, and called what it is."""
-    rows = [made_up(T=T, rms_rel=1e-7 * T**exponent) for T in (64, 256, 1024, 4096)]
-    slope = growth_exponent(rows)
-    assert slope is not None
-    assert math.isclose(slope, exponent, abs_tol=1e-9)
-    assert growth_in_words(rows) == f"{words} (fit: T^{exponent:.2f})"
-
-
-def test_growth_needs_three_lengths(made_up: MakeRow) -> None:
-    """Two lengths, or lengths without an error, give no fit."""
-    rows = [made_up(T=64), made_up(T=256), made_up(T=1024, rms_rel=None)]
-    assert growth_exponent(rows) is None
-    assert "too few lengths" in growth_in_words(rows)
-
-
 def test_labels_tell_ways_apart(made_up: MakeRow) -> None:
     """Arithmetic, state and variant appear where they are not the usual ones."""
     plain = made_up(storage="bf16")
@@ -112,3 +85,17 @@ def test_labels_tell_ways_apart(made_up: MakeRow) -> None:
     assert describe_way(way) == (
         "bf16 storage, fp32 arithmetic, bf16 state, plain, chunk 64"
     )
+    assert instruct(way) == (
+        "store in bf16, compute in fp32, keep the state in bf16, in chunks of 64"
+    )
+    assert kind_label(short) == "bf16, bf16 arithmetic, fully compensated"
+    assert kind_label(plain) == "bf16"
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [((), ""), ((1,), "1"), ((1, 2), "1 and 2"), ((1, 2, 3), "1, 2 and 3")],
+)
+def test_listed(words: tuple[int, ...], expected: str) -> None:
+    """Commas, and one word between the last two."""
+    assert listed(words) == expected
