@@ -1,76 +1,21 @@
 """Each recipe really carries the hazard in its name, in every op and form."""
 
-from typing import Any
-
 import numpy as np
 import pytest
+from drawn import (
+    CHUNK,
+    DTYPES,
+    EVERY_FORM,
+    LINEAR_FORMS,
+    decays,
+    states,
+    tensors,
+)
 
-from scancheck.case import make_case
-from scancheck.formats import FORMATS, FloatArray
-from scancheck.recipes import RECIPES, build
-
-CHUNK = 16
-FORMS = (("linear_scan", "a"), ("linear_scan", "g"), ("selective_scan", None))
-EVERY_FORM = pytest.mark.parametrize(("op", "form"), FORMS)
-DTYPES = pytest.mark.parametrize("dtype", FORMATS)
-LINEAR_FORMS = pytest.mark.parametrize("form", ["a", "g"])
-
-
-def tensors(
-    recipe: str,
-    op: str = "linear_scan",
-    form: str | None = "a",
-    *,
-    dtype: str = "fp32",
-    steps: int = 8 * CHUNK + 5,
-    seed: int = 1,
-    **options: Any,
-) -> dict[str, FloatArray]:
-    """The tensors of a case with 2 rows, 12 channels and chunks of 16."""
-    options = {"initial_state": True, "chunk": CHUNK, **options}
-    if op == "linear_scan":
-        sizes = {"B": 2, "T": steps, "D": 12}
-        options["form"] = form
-    else:
-        sizes = {"B": 2, "L": steps, "D": 12, "N": 2}
-    return build(
-        make_case(op, sizes, dtype=dtype, recipe=recipe, seed=seed, options=options)
-    ).tensors
-
-
-def decays(made: dict[str, FloatArray], *, softplus: bool = True) -> FloatArray:
-    """The decay of every step: [B, T, D], or [B, L, D, N] for selective_scan."""
-    if "a" in made:
-        return made["a"]
-    if "g" in made:
-        return np.exp(made["g"])
-    step = made["delta"] + made["delta_bias"][:, None]
-    if softplus:
-        step = np.logaddexp(0.0, step)
-    return np.exp(step.transpose(0, 2, 1)[..., None] * made["A"])
-
-
-def states(made: dict[str, FloatArray], *, softplus: bool = True) -> tuple[Any, Any]:
-    """States and their magnitudes M after each step, in longdouble."""
-    kept = decays(made, softplus=softplus)
-    if "b" in made:
-        drive, state = made["b"], made["initial_state"]
-    else:
-        step = made["delta"] + made["delta_bias"][:, None]
-        step = np.logaddexp(0.0, step) if softplus else step
-        drive = (step * made["u"]).transpose(0, 2, 1)[..., None] * made["B"].transpose(
-            0, 2, 1
-        )[:, :, None]
-        state = made["initial_state"]
-    state = state.astype(np.longdouble)
-    size = np.abs(state)
-    all_states, all_sizes = [], []
-    for t in range(drive.shape[1]):
-        state = kept[:, t] * state + drive[:, t]
-        size = np.abs(kept[:, t]) * size + np.abs(drive[:, t])
-        all_states.append(state)
-        all_sizes.append(size)
-    return np.stack(all_states, 1), np.stack(all_sizes, 1)
+from scancheck.formats import FORMATS, round_array
+from scancheck.ops import OPS
+from scancheck.ops.normal_form import spec_of
+from scancheck.recipes import RECIPES
 
 
 @EVERY_FORM
@@ -281,6 +226,46 @@ def test_growth(form: str, dtype: str, steps: int) -> None:
     assert grown.max() <= (2.0**2.2 if dtype == "fp16" else 2.0**20.5)
     _, size = states(made)
     assert size.max() < FORMATS[dtype].largest / 4
+
+
+@pytest.mark.parametrize("softplus", [False, True])
+@pytest.mark.parametrize("steps", [5, 133, 3000])
+@DTYPES
+def test_growth_of_selective_scan(dtype: str, steps: int, softplus: bool) -> None:
+    """A has both signs, the states of one sign grow, and all stay in range."""
+    made = tensors(
+        "growth",
+        "selective_scan",
+        None,
+        dtype=dtype,
+        steps=steps,
+        delta_softplus=softplus,
+    )
+    assert (made["A"][:, 0] > 0.0).all()
+    assert (made["A"] < 0.0).any()
+    kept = decays(made, softplus=softplus)
+    assert kept.max() <= 1.11
+    grown = kept.prod(axis=1)
+    assert grown.max() <= (2.0**2.2 if dtype == "fp16" else 2.0**20.5)
+    assert grown.max() >= (1.15 if steps == 5 else 2.0)
+    _, size = states(made, softplus=softplus)
+    assert size.max() < FORMATS[dtype].largest / 4
+
+
+@EVERY_FORM
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+def test_state_like_tensors_need_their_own_format(
+    op: str, form: str | None, dtype: str
+) -> None:
+    """What is always fp32 has values that the storage format does not hold."""
+    options = {"keys": "constant"} if op == "selective_scan" else {}
+    made = tensors("mixed_time_scales", op, form, dtype=dtype, **options)
+    for spec in OPS[op].inputs:
+        if spec.name in made:
+            values = made[spec.name]
+            short = values == round_array(FORMATS[dtype], values)
+            storage = spec_of(OPS[op], spec.name, values.ndim).kind == "storage"
+            assert short.all() if storage else short[values != 0.0].mean() < 0.2
 
 
 @pytest.mark.parametrize("softplus", [False, True])

@@ -1,0 +1,6 @@
+"""Drawn tensors and their states come from a module beside these tests."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
