@@ -9,10 +9,10 @@ The states at chunk edges are what a backward pass keeps: from them pass 2 gives
 state again, to the last bit.
 
 Contract: structure chunk(C, inner, carry); where the carry is sequential, with the
-order stepwise for an `inner` that is sequential and hillis_steele for a tree. A term passes at most 2 (C - 1) + 1
-additions inside chunks when `inner` is sequential, 2 ceil(log2 C) + 1 when it is
-Hillis-Steele (one more by warps), and one for each chunk edge that it crosses, or
-ceil(log2 chunks) + 1 when the carry is a tree.
+order stepwise for an `inner` that is sequential and hillis_steele for a tree. A term
+passes at most 2 (C - 1) + 1 additions inside chunks when `inner` is sequential,
+2 ceil(log2 C) + 1 when it is Hillis-Steele (one more by warps), and one for each chunk
+edge that it crosses, or ceil(log2 chunks) + 1 when the carry is a tree.
 """
 
 from scancheck.kernels.models.arithmetic import Arithmetic, Array

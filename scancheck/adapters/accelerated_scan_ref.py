@@ -1,4 +1,4 @@
-"""accelerated_scan.ref: accelerated-scan's reference in torch (Blelloch) as linear_scan.
+"""accelerated_scan.ref: accelerated-scan's torch reference (Blelloch) as linear_scan.
 
 `accelerated_scan.ref.scan` takes gates and tokens [B, C, T], contiguous, plain decays,
 and computes x_t = gates_t x_{t-1} + tokens_t from zero, in the dtype of its inputs;

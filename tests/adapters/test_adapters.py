@@ -1,23 +1,33 @@
 """Strangers' kernels in our calling form: right where arithmetic is exact."""
 
 from importlib.util import find_spec
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch._higher_order_ops.associative_scan import associative_scan
 
-from scancheck.adapters import mambapy_pscan, torch_associative_scan
+from scancheck.adapters import (
+    accelerated_scan_ref,
+    jax_associative_scan,
+    mambapy_pscan,
+    mambapy_selective_scan,
+    torch_associative_scan,
+)
 from scancheck.adapters.catalog import adapters
+from scancheck.contract import Contract
 from scancheck.formats import FloatArray
 from scancheck.kernel import Kernel
 from scancheck.ops import OPS
 from scancheck.recipes.inputs import Inputs
 from scancheck.runner import accepted_parameters, execute
 
-LINEAR_SCAN = OPS["linear_scan"]
+LINEAR_SCAN, SELECTIVE_SCAN = OPS["linear_scan"], OPS["selective_scan"]
 BY_NAME = {kernel.name: kernel for kernel in adapters()}
 AVAILABLE = [kernel for kernel in adapters() if kernel.unavailable is None]
+LINEAR = [kernel for kernel in AVAILABLE if kernel.op == "linear_scan"]
+SELECTIVE = [kernel for kernel in AVAILABLE if kernel.op == "selective_scan"]
 
 
 def exact_case(
@@ -47,9 +57,11 @@ def reference(a: FloatArray, b: FloatArray, bar: FloatArray) -> dict[str, FloatA
 
 @pytest.mark.parametrize("steps", [*range(1, 18), 63, 64, 65, 100])
 @pytest.mark.parametrize("dtype", ["fp32", "fp64"])
-@pytest.mark.parametrize("kernel", AVAILABLE, ids=lambda kernel: kernel.name)
+@pytest.mark.parametrize("kernel", LINEAR, ids=lambda kernel: kernel.name)
 def test_exact_at_every_length(kernel: Kernel, dtype: str, steps: int) -> None:
     """Outputs and gradients equal the plain loop where no operation rounds."""
+    if kernel.name == "accelerated_scan.ref" and steps == 1:
+        return  # it raises there: a finding, tested below
     a, b, bar = exact_case(2, steps, 3)
     given = Inputs(tensors={"a": a, "b": b}, switches={})
     outcome = execute(kernel, LINEAR_SCAN, given, dtype, cotangents={"h": bar})
@@ -63,17 +75,73 @@ def test_exact_at_every_length(kernel: Kernel, dtype: str, steps: int) -> None:
     assert (outcome.gradients["b"] == want["b"]).all()
 
 
+@pytest.mark.parametrize("dtype", ["fp32", "fp64"])
+@pytest.mark.parametrize("kernel", SELECTIVE, ids=lambda kernel: kernel.name)
+def test_selective_scan_is_exact_without_rounding(kernel: Kernel, dtype: str) -> None:
+    """With decays of 0 and 1, and unit decays for gradients, the sums are exact."""
+    source = np.random.default_rng(3)
+    sizes = {"B": 2, "D": 3, "N": 4, "L": 11}
+    shape = {"u": "BDL", "delta": "BDL", "A": "DN", "B": "BNL", "C": "BNL", "D": "D"}
+    tensors = {
+        name: source.integers(1, 5, [sizes[axis] for axis in axes]).astype(np.float64)
+        for name, axes in shape.items()
+    }
+    tensors["A"] = np.where(tensors["A"] > 2, -np.inf, 0.0)
+    outcome = execute(
+        kernel, SELECTIVE_SCAN, Inputs(tensors=tensors, switches={}), dtype
+    )
+    u, delta, keys, queries = (tensors[name] for name in ("u", "delta", "B", "C"))
+    drive = (delta * u)[:, :, None] * keys[:, None]  # [B, D, N, L]
+    state = np.where(tensors["A"][None, :, :, None] == 0, drive.cumsum(-1), drive)
+    y = (state * queries[:, None]).sum(2) + tensors["D"][:, None] * u
+    assert outcome.problem is None
+    assert outcome.returned == ("y",)
+    assert (outcome.outputs["y"] == y).all()
+    tensors["A"] = np.zeros_like(tensors["A"])
+    bar = source.integers(-4, 5, u.shape).astype(np.float64)
+    outcome = execute(
+        kernel,
+        SELECTIVE_SCAN,
+        Inputs(tensors=tensors, switches={}),
+        dtype,
+        cotangents={"y": bar},
+    )
+    reached = np.flip(np.flip(bar[:, :, None] * queries[:, None], -1).cumsum(-1), -1)
+    du = (reached * keys[:, None]).sum(2) * delta + tensors["D"][:, None] * bar
+    assert (outcome.gradients["u"] == du).all()
+    assert (outcome.gradients["D"] == (bar * u).sum((0, 2))).all()
+
+
 def test_strangers_take_and_return_what_they_have() -> None:
-    """They know decays and drives, no logarithms and no initial state."""
+    """They know no logarithms and no initial state; only a loop declares its order."""
     assert set(BY_NAME) == {
+        "accelerated_scan.ref",
+        "jax.lax.associative_scan",
         "mambapy.pscan",
+        "mambapy.selective_scan",
+        "mambapy.selective_scan_seq",
         "torch.associative_scan.generic",
         "torch.associative_scan.pointwise",
     }
     for kernel in BY_NAME.values():
-        assert accepted_parameters(kernel, LINEAR_SCAN) == {"a", "b"}
-        assert kernel.contract is None
+        taken = {"a", "b"}
+        if kernel.op == "selective_scan":
+            taken = {"u", "delta", "A", "B", "C", "D"}
+        assert accepted_parameters(kernel, OPS[kernel.op]) == taken
+        loop = kernel.name == "mambapy.selective_scan_seq"
+        assert (kernel.contract or Contract()).structure.kind == (
+            "sequential" if loop else "unknown"
+        )
         assert kernel.gradients
+
+
+def test_accelerated_scan_ref_refuses_one_token() -> None:
+    """Its tree has no level for a single token: a finding, which an update may end."""
+    kernel = BY_NAME["accelerated_scan.ref"]
+    if kernel.unavailable is None:
+        one = torch.ones(1, 1, 2)
+        with pytest.raises(RuntimeError, match="invalid for input of size"):
+            kernel.call(a=one, b=one)
 
 
 def test_availability_is_the_truth() -> None:
@@ -88,8 +156,10 @@ def test_availability_is_the_truth() -> None:
             pointwise.call(a=a, b=a)
         assert "CUDA or XPU" in pointwise.unavailable
         assert torch.__version__ in pointwise.unavailable
-    missing = BY_NAME["mambapy.pscan"].unavailable
-    assert (missing is None) == (find_spec("mambapy") is not None)
+    for kernel in BY_NAME.values():
+        package = kernel.name.partition(".")[0]
+        if package != "torch":
+            assert (kernel.unavailable is None) == (find_spec(package) is not None)
 
 
 @pytest.mark.parametrize("shape", [(0, 3, 2), (2, 3, 0)])
@@ -127,10 +197,20 @@ def test_versions_decide(
         assert reason is None or f"torch {installed}" in reason
 
 
-def test_missing_package_is_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without mambapy its kernel stays listed, with how to install it."""
-    monkeypatch.setattr(mambapy_pscan, "find_spec", lambda name: None)
-    kernel = mambapy_pscan.mambapy_pscan()
-    assert kernel.unavailable == (
-        "mambapy is not installed; pip install 'scancheck[mambapy]'"
+@pytest.mark.parametrize(
+    ("module", "package", "extra"),
+    [
+        (accelerated_scan_ref, "accelerated-scan", "accelerated-scan"),
+        (jax_associative_scan, "jax", "jax"),
+        (mambapy_pscan, "mambapy", "mambapy"),
+        (mambapy_selective_scan, "mambapy", "mambapy"),
+    ],
+)
+def test_missing_package_is_the_reason(
+    monkeypatch: pytest.MonkeyPatch, module: Any, package: str, extra: str
+) -> None:
+    """Without its package a kernel stays listed, with how to install it."""
+    monkeypatch.setattr(module, "find_spec", lambda name: None)
+    assert module.unavailable() == (
+        f"{package} is not installed; pip install 'scancheck[{extra}]'"
     )

@@ -1,0 +1,42 @@
+"""Which strangers are judged beside the adapters, and what their verdicts come from."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stranger:
+    """One kernel that nobody here wrote, or that stands for what users write."""
+
+    target: str  # registered name, or FILE.py:NAME from the checkout's root
+    op: str
+    dtypes: tuple[str, ...] = ("fp32", "fp64")
+    contract: str | None = None  # as --contract; None: what the kernel declares
+    unavailable: str | None = None
+
+    @property
+    def name(self) -> str:
+        """What its files are called: target and contract without folders and marks."""
+        place, _, attribute = self.target.rpartition(":")
+        name = f"examples.{attribute}" if Path(place).name else self.target
+        return f"{name}.{self.contract.replace('=', '_')}" if self.contract else name
+
+
+EXAMPLES = (
+    Stranger(target="examples/heinsen_scan.py:heinsen_scan", op="linear_scan"),
+    Stranger(
+        target="examples/heinsen_scan.py:heinsen_scan",
+        op="linear_scan",
+        contract="log=full",
+    ),
+    Stranger(target="examples/cumprod_scan.py:cumprod_scan", op="linear_scan"),
+)
+
+# The packages whose versions decide a target's verdict, by the start of its name.
+PACKAGES = {
+    "accelerated_scan": ("accelerated-scan", "torch"),
+    "jax": ("jax", "torch"),
+    "mambapy": ("mambapy", "torch"),
+    "torch": ("torch",),
+    "examples": ("torch",),
+}
