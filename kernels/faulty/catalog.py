@@ -301,7 +301,7 @@ BUGS = (
         module="state_clamped_at_chunk_edges",
         ops=BOTH,
         symptom="state_clamped",
-        hazard="The state carried over a chunk edge is held within -4 and 4.",
+        hazard="The state carried over a chunk edge is held within -1 and 1.",
     ),
     PlantedBug(
         module="A_quantised_to_8_bits",

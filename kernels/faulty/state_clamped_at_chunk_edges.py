@@ -1,10 +1,10 @@
-"""Planted bug: the state carried over a chunk edge is held within -4 and 4."""
+"""Planted bug: the state carried over a chunk edge is held within -1 and 1."""
 
 from torch import Tensor
 
 from scancheck.kernels.faulty.chunked_torch import add_carries, scan_chunks
 
-LIMIT = 4.0
+LIMIT = 1.0
 
 
 def scan(decay: Tensor, drive: Tensor, initial_state: Tensor) -> tuple[Tensor, Tensor]:

@@ -9,6 +9,7 @@ from scancheck.bounds.budget import Allowance, budget_for
 from scancheck.checks.digits import explain_digits
 from scancheck.checks.gradient_faults import explain_gradients
 from scancheck.checks.hypotheses import explain
+from scancheck.checks.operand_rounding import explain_operands
 from scancheck.checks.oracle import CaseReport, Request, check_case
 from scancheck.checks.range_faults import explain_nonfinite
 from scancheck.contract import Contract, parse_contract
@@ -32,7 +33,7 @@ WIDER = (
     "log=diff",
 )
 # Causes that the pattern of wrong elements suggests, which rounding could make as well.
-PATTERNS = ("unknown", "local")
+PATTERNS = ("unknown", "local", "short_state")
 WIDENED = {
     "comp": "compensation",
     "state": "short_state",
@@ -133,6 +134,7 @@ def _cause(
     if found is None and check.verdict is Verdict.NONFINITE:
         return _nonfinite_cause(report, check)
     found = found or explain(report, chunks) or explain_digits(report)
+    found = found or explain_operands(report)
     if found is not None:
         return found.cause, found.detail
     return _pattern_cause(kernel, report, place)
