@@ -4,14 +4,16 @@ from scancheck.recipes.build import build
 from scancheck.recipes.case_list import case_list
 from scancheck.recipes.catalog import (
     RECIPES,
-    Recipe,
     accepts_everything,
+    recipe_groups,
     recipes_for,
 )
+from scancheck.recipes.hazards import GROUPS, Recipe
 from scancheck.recipes.inputs import COTANGENT_KINDS, Inputs, cotangents
 
 __all__ = [
     "COTANGENT_KINDS",
+    "GROUPS",
     "RECIPES",
     "Inputs",
     "Recipe",
@@ -19,5 +21,6 @@ __all__ = [
     "build",
     "case_list",
     "cotangents",
+    "recipe_groups",
     "recipes_for",
 ]

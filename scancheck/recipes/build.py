@@ -7,8 +7,9 @@ from scancheck.errors import CaseInvalid
 from scancheck.formats import FORMATS, round_array
 from scancheck.ops import op_named
 from scancheck.ops.normal_form import Op, spec_of
-from scancheck.recipes.catalog import RECIPES, Recipe
+from scancheck.recipes.catalog import RECIPES
 from scancheck.recipes.chains import Plan, Tensors
+from scancheck.recipes.hazards import Recipe
 from scancheck.recipes.inputs import (
     DEFAULT_CHUNK,
     Inputs,

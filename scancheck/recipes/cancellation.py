@@ -3,7 +3,8 @@
 import numpy as np
 
 from scancheck.formats import FloatArray, round_array
-from scancheck.recipes.chains import Chains, Plan, draws
+from scancheck.recipes.chains import Chains, Plan, Tensors, draws
+from scancheck.recipes.elementary import exponential_of_small
 from scancheck.recipes.streams import bell, halving, integers, signed, uniform
 
 
@@ -58,19 +59,37 @@ def _decay(plan: Plan, rate: FloatArray) -> FloatArray:
     if plan.form == "a":
         return round_array(plan.fmt, halving(rate))
     if plan.form == "g":
-        return _exp_of_small(round_array(plan.fmt, -rate))
+        return exponential_of_small(round_array(plan.fmt, -rate))
     return np.ones_like(rate)
 
 
-def _exp_of_small(x: FloatArray) -> FloatArray:
-    """exp(x) for |x| <= 1 to a few ulp, the same on every machine.
+def prescribed_condition(plan: Plan) -> Tensors:
+    """Drives solved for, so that a state is 2**-k of M, k from 4 to what is storable.
 
-    Eleven terms of the series at x / 8 leave 2**-33 / 11! < 2**-58; three squarings.
+    So it is before, on and after each chunk edge and at the last token, with k in
+    {4, 8, 12, ...} per channel: an error that follows M, as it may, is off by 2**k
+    ulps of the state, and the budget must follow. Other drives are random, decays lie
+    between 0.55 and 0.95.
+
+    Source: numerics.md 3, family 16, after XBLAS (Li, Demmel et al., 2002).
     """
-    small = x / 8.0
-    value = np.ones_like(x)
-    for n in range(10, 0, -1):
-        value = 1.0 + value * small / n
-    for _ in range(3):
-        value = value * value
-    return value
+    rate = uniform(draws(plan, "rate"), 0.0625, 0.5, plan.sequence)
+    kept = _decay(plan, rate)
+    gate = round_array(plan.fmt, halving(rate)) if plan.form == "a" else -rate
+    drive = bell(draws(plan, "drive"), plan.sequence)
+    state = 8.0 * bell(draws(plan, "state"), plan.state[:2])
+    finest = plan.fmt.precision + 4
+    share = np.ldexp(1.0, -4 * (1 + np.arange(plan.channels) % (finest // 4)))
+    now = state if plan.initial_state else np.zeros_like(state)
+    size = np.abs(now)
+    for token in range(plan.steps):
+        before = kept[:, token] * now
+        size = kept[:, token] * size
+        if token == plan.steps - 1 or (token + 1) % plan.chunk <= 2:
+            # M_t = size + |b|, |S_t| = share M_t and S_t of the sign of a S_{t-1}.
+            wanted = share * (size + np.abs(before)) / (1.0 + share)
+            drive[:, token] = np.copysign(wanted, before) - before
+        drive[:, token] = round_array(plan.fmt, drive[:, token])
+        now = before + drive[:, token]
+        size = size + np.abs(drive[:, token])
+    return {str(plan.form): gate, "b": drive, "initial_state": state}

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scancheck.formats import FloatArray, Format, round_array
+from scancheck.formats import FloatArray, Format
 from scancheck.recipes.streams import (
     Stream,
     bell,
@@ -63,14 +63,16 @@ class Chains:
     """Decays and drives; the rate of a step is step x speed, its decay exp(-rate).
 
     linear_scan's form a takes 2**-rate instead (linear between integers), form g
-    exactly -rate; selective_scan has delta near step and A = -speed.
+    exactly -rate; selective_scan has delta near step and A = -speed. A negative speed
+    makes a state grow.
     """
 
     step: FloatArray  # [B, T, D], positive
-    speed: FloatArray  # [D, N], not negative
+    speed: FloatArray  # [D, N]
     drive: FloatArray  # [B, T, D], what is added to the state
     state: FloatArray  # [B, D, N]
     steady_keys: bool = False  # selective_scan: B is the same at every token
+    bias: FloatArray | None = None  # delta_bias [D] where softplus is applied
 
 
 Tensors = dict[str, FloatArray]
@@ -125,16 +127,21 @@ def selective_scan_tensors(plan: Plan, chains: Chains) -> Tensors:
 
 
 def _bias(plan: Plan, chains: Chains) -> FloatArray:
-    """delta_bias [D]; without softplus so small that delta stays positive."""
+    """delta_bias [D]; without softplus so small that delta stays positive.
+
+    It has the significand of its own format, fp32, so that a kernel that casts it to
+    the format of delta is off by more than it may be.
+    """
     if not plan.bias:
         return np.zeros(plan.channels)
     if plan.softplus:
-        return round_array(
-            plan.fmt, uniform(draws(plan, "bias"), -2.0, 2.0, (plan.channels,))
-        )
+        if chains.bias is not None:
+            return chains.bias
+        return uniform(draws(plan, "bias"), -2.0, 2.0, (plan.channels,))
     smallest = chains.step.min(axis=(0, 1), initial=1.0)
     _, exponent = np.frexp(smallest)
-    return np.asarray(np.ldexp(1.0, exponent - 3), dtype=np.float64)
+    significand = uniform(draws(plan, "bias"), 1.0, 2.0, (plan.channels,))
+    return np.asarray(np.ldexp(significand, exponent - 3), dtype=np.float64)
 
 
 def keys_shape(plan: Plan) -> tuple[int, ...]:

@@ -6,6 +6,7 @@ import numpy as np
 
 from scancheck.formats import FloatArray
 from scancheck.recipes.chains import RESET_RATE, Chains, Plan, draws
+from scancheck.recipes.elementary import exponential, logarithm
 from scancheck.recipes.streams import (
     bell,
     integers,
@@ -148,4 +149,48 @@ def softplus_tails(plan: Plan) -> Chains:
         speed=uniform(draws(plan, "speed"), 2.0**-6, 1.0, plan.speeds),
         drive=bell(draws(plan, "drive"), plan.sequence),
         state=8.0 * bell(draws(plan, "state"), plan.state),
+    )
+
+
+def every_memory_length(plan: Plan) -> Chains:
+    """Memories of 0, 1/2, C/8, C, 4C, T and infinitely many tokens, side by side.
+
+    A fault in a carry shows only where the memory reaches over it, and one in the
+    local part best where it does not: each class of fault lives at one length. The
+    memory of a decay a is a / (1 - a) tokens.
+
+    Source: numerics.md 2.2, and the first paragraph of 3.
+    """
+    lengths = np.array([plan.chunk / 8, plan.chunk, 4 * plan.chunk, plan.steps])
+    rates = np.array([RESET_RATE, 1.1, *(1.0 / np.maximum(lengths, 1.0)), 0.0])
+    first = int(integers(draws(plan, "speed"), 0, len(rates) - 1, ()))
+    chain = np.arange(plan.channels * plan.states).reshape(plan.speeds)
+    return Chains(
+        step=uniform(draws(plan, "step"), 0.75, 1.25, plan.sequence),
+        speed=rates[(chain + first) % len(rates)],
+        drive=_bell_drive(plan),
+        state=8.0 * bell(draws(plan, "state"), plan.state),
+    )
+
+
+def large_step_bias(plan: Plan) -> Chains:
+    """delta_bias of -20, 0 and 20 per channel, and A from -16 to -1.
+
+    softplus is exp of its argument on one side and the argument itself on the other;
+    d A reaches -330, and its rounding before exp is as large as the decay. A token of
+    padding with delta = 0 is no identity under such a bias.
+
+    Source: numerics.md 3, families 19 and 34 (state-spaces/mamba#368).
+    """
+    bias = np.array([-20.0, 0.0, 20.0])
+    first = int(integers(draws(plan, "first"), 0, 2, ()))
+    kind = (np.arange(plan.channels) + first) % 3
+    argument = bias[kind] + bell(draws(plan, "argument"), plan.sequence)
+    step = logarithm(1.0 + exponential(np.minimum(argument, 10.0)))
+    return Chains(
+        step=np.where(argument < 10.0, step, argument),
+        speed=uniform(draws(plan, "A"), 1.0, 16.0, plan.speeds),
+        drive=bell(draws(plan, "drive"), plan.sequence),
+        state=8.0 * bell(draws(plan, "state"), plan.state),
+        bias=bias[kind] * uniform(draws(plan, "bias"), 0.9375, 1.0, (plan.channels,)),
     )

@@ -127,3 +127,38 @@ def _pair_tokens(plan: Plan) -> tuple[IntArray, IntArray]:
         draws(plan, "closed"), LONGEST + SHORTEST, 2 * LONGEST - 1, shape
     )
     return opened, closed
+
+
+def values_tell_their_place(plan: Plan) -> Tensors:
+    """Every token forgets the past and writes a number that tells where it stands.
+
+    (token + 83 channel + 167 row) mod 251: an output that is stale, shifted, transposed
+    or taken from another row, channel or tile is the number of another place.
+
+    Source: numerics.md 3, family 21.
+    """
+    row, token, channel = np.indices(plan.sequence)
+    first = int(integers(draws(plan, "first"), 0, 250, ()))
+    place = ((first + token + 83 * channel + 167 * row) % 251).astype(np.float64)
+    if plan.op == "linear_scan":
+        gate = np.zeros_like(place)
+        return {
+            str(plan.form): gate if plan.form == "a" else gate + EXACT_RESET,
+            "b": place,
+            "initial_state": signs(draws(plan, "state"), plan.state[:2]),
+        }
+    bias = np.full(plan.channels, float(plan.bias))
+    read = np.zeros(keys_shape(plan))
+    one = (Ellipsis, 0) if plan.keys == "constant" else (Ellipsis, 0, slice(None))
+    read[one] = 1.0
+    return {
+        "u": place.transpose(0, 2, 1),
+        "delta": (np.ones_like(place) - bias).transpose(0, 2, 1),
+        "A": np.full(plan.speeds, EXACT_RESET),
+        "B": np.ones(keys_shape(plan)),
+        "C": read,
+        "D": np.zeros(plan.channels),
+        "z": np.zeros((plan.batch, plan.channels, plan.steps)),
+        "delta_bias": bias,
+        "initial_state": signs(draws(plan, "state"), plan.state),
+    }

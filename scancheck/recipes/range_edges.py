@@ -5,7 +5,14 @@ import math
 import numpy as np
 
 from scancheck.formats import FloatArray, IntArray
-from scancheck.recipes.chains import Chains, Plan, Tensors, draws
+from scancheck.recipes.chains import (
+    Chains,
+    Plan,
+    Tensors,
+    draws,
+    selective_scan_tensors,
+)
+from scancheck.recipes.elementary import logarithm
 from scancheck.recipes.streams import (
     bell,
     halving,
@@ -57,12 +64,15 @@ def negative_decay(plan: Plan) -> Tensors:
 
 
 def growth(plan: Plan) -> Tensors:
-    """Decays above 1, up to 1.1, at some tokens; their product stays below 2**20.
+    """Decays above 1, up to 1.1, whose product stays below 2**20.
 
     In fp16, whose largest value is below 2**16, the product stays below 4: gradients
-    multiply two such sums.
+    multiply two such sums. linear_scan grows at some tokens, elsewhere its decay is 1;
+    selective_scan at all tokens of the states whose A is positive, about half.
     """
     bound = math.log(2.0) * (2.0 if -plan.fmt.emin < NARROW else 20.0)
+    if plan.op == "selective_scan":
+        return selective_scan_tensors(plan, _growing_states(plan, bound))
     likely = min(1.0, bound / (0.05 * max(plan.steps, 1)))
     grows = uniform(draws(plan, "when"), 0.0, 1.0, plan.sequence) < likely
     rate = grows * uniform(draws(plan, "rate"), 2.0**-7, 0.1, plan.sequence)
@@ -72,6 +82,22 @@ def growth(plan: Plan) -> Tensors:
         "b": 0.125 * bell(draws(plan, "drive"), plan.sequence),
         "initial_state": bell(draws(plan, "state"), plan.state[:2]),
     }
+
+
+def _growing_states(plan: Plan, bound: float) -> Chains:
+    """Steps about 1 and A of either sign, so large that a product reaches `bound`.
+
+    A step may lie a tenth above what is asked for, and is rounded.
+    """
+    largest = 0.9 * min(0.1, bound / max(plan.steps, 1))
+    speed = signed(draws(plan, "A"), 0.5 * largest, largest, plan.speeds)
+    speed[:, 0] = -np.abs(speed[:, 0])
+    return Chains(
+        step=uniform(draws(plan, "step"), 0.5, 1.0, plan.sequence),
+        speed=speed,
+        drive=0.125 * bell(draws(plan, "drive"), plan.sequence),
+        state=bell(draws(plan, "state"), plan.state),
+    )
 
 
 def dip_and_regrow(plan: Plan) -> Tensors:
@@ -94,6 +120,49 @@ def dip_out_of_range(plan: Plan) -> Tensors:
     if -plan.fmt.emin >= NARROW:
         drive_level[:, :, 1::2] = np.maximum(level[:, :, 1::2], held)
     return _along(plan, level, drive_level)
+
+
+def rise_and_fall(plan: Plan) -> Tensors:
+    """The prefix product rises to 2**140 (fp64: 2**1100) and falls back, repeatedly.
+
+    The first state and the drives are so small (2**-100, fp64: 2**-900, at the foot of
+    a rise) that every state is in range, and a product over a rise is not: an
+    algorithm that multiplies decays overflows though all it is asked for is moderate.
+    fp16 does not hold drives that small, and rises to 2**12 only.
+
+    Source: numerics.md 3, families 8 and 10.
+    """
+    if -plan.fmt.emin < NARROW:
+        high, foot = 12, -8
+    else:
+        high, foot = (1100, -900) if plan.fmt.precision == 53 else (140, -100)
+    level = -_levels(plan, high)
+    made = _along(plan, level, level + foot)
+    return made | {"initial_state": np.ldexp(made["initial_state"], foot)}
+
+
+def isolated_growth(plan: Plan) -> Tensors:
+    """A slow fall by 2**-30 (fp16: 2**-6), made good by one decay of 2**30.
+
+    A single step multiplies the past, and its rounding errors, by 2**30; kernels that
+    clamp log gates at 0, or the exponent of a difference, lose it.
+
+    Source: numerics.md 3, family 8.
+    """
+    deep = 6 if -plan.fmt.emin < NARROW else 30
+    period = max(plan.chunk // 2, 8)
+    lead = integers(draws(plan, "lead"), 0, period - 1, (1, 1, plan.channels))
+    token = np.arange(plan.steps)[None, :, None] + lead
+    place = np.broadcast_to(token % period, plan.sequence)
+    level = -(deep * place // (period - 1))
+    made = _along(plan, level, level)
+    if plan.form == "a":
+        return made
+    return {
+        "g": logarithm(made["a"]),
+        "b": made["b"],
+        "initial_state": made["initial_state"],
+    }
 
 
 def _levels(plan: Plan, deep: int) -> IntArray:

@@ -1,12 +1,9 @@
 """Steps and speeds become the gates of an op."""
 
-import math
-
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scancheck.recipes.cancellation import _exp_of_small
 from scancheck.recipes.chains import inverse_softplus
 
 
@@ -16,9 +13,3 @@ def test_inverse_softplus_reaches_the_step(step: float) -> None:
     argument = float(inverse_softplus(np.array(step)))
     reached = np.logaddexp(0.0, argument)
     assert abs(reached - step) < 0.1 * step
-
-
-@given(st.floats(-1.0, 0.0))
-def test_exp_of_small_is_close_to_exp(x: float) -> None:
-    """The series differs from exp by at most 16 ulp."""
-    assert abs(float(_exp_of_small(np.array(x))) - math.exp(x)) <= 2.0**-49

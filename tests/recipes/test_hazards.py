@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from scancheck.case import make_case
-from scancheck.formats import FORMATS, FloatArray
+from scancheck.formats import FORMATS, FloatArray, round_array
+from scancheck.ops import OPS
+from scancheck.ops.normal_form import spec_of
 from scancheck.recipes import RECIPES, build
 
 CHUNK = 16
@@ -281,6 +283,46 @@ def test_growth(form: str, dtype: str, steps: int) -> None:
     assert grown.max() <= (2.0**2.2 if dtype == "fp16" else 2.0**20.5)
     _, size = states(made)
     assert size.max() < FORMATS[dtype].largest / 4
+
+
+@pytest.mark.parametrize("softplus", [False, True])
+@pytest.mark.parametrize("steps", [5, 133, 3000])
+@DTYPES
+def test_growth_of_selective_scan(dtype: str, steps: int, softplus: bool) -> None:
+    """A has both signs, the states of one sign grow, and all stay in range."""
+    made = tensors(
+        "growth",
+        "selective_scan",
+        None,
+        dtype=dtype,
+        steps=steps,
+        delta_softplus=softplus,
+    )
+    assert (made["A"][:, 0] > 0.0).all()
+    assert (made["A"] < 0.0).any()
+    kept = decays(made, softplus=softplus)
+    assert kept.max() <= 1.11
+    grown = kept.prod(axis=1)
+    assert grown.max() <= (2.0**2.2 if dtype == "fp16" else 2.0**20.5)
+    assert grown.max() >= (1.15 if steps == 5 else 2.0)
+    _, size = states(made, softplus=softplus)
+    assert size.max() < FORMATS[dtype].largest / 4
+
+
+@EVERY_FORM
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+def test_state_like_tensors_need_their_own_format(
+    op: str, form: str | None, dtype: str
+) -> None:
+    """What is always fp32 has values that the storage format does not hold."""
+    options = {"keys": "constant"} if op == "selective_scan" else {}
+    made = tensors("mixed_time_scales", op, form, dtype=dtype, **options)
+    for spec in OPS[op].inputs:
+        if spec.name in made:
+            values = made[spec.name]
+            short = values == round_array(FORMATS[dtype], values)
+            storage = spec_of(OPS[op], spec.name, values.ndim).kind == "storage"
+            assert short.all() if storage else short[values != 0.0].mean() < 0.2
 
 
 @pytest.mark.parametrize("softplus", [False, True])

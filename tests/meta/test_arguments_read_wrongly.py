@@ -1,0 +1,97 @@
+"""A kernel that reads one argument wrongly is red in the quick profile."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from scancheck.checks.oracle import Request, check_case
+from scancheck.contract import Contract
+from scancheck.formats import FORMATS
+from scancheck.kernel import Kernel
+from scancheck.kernels.faulty import calling_form, chunked_torch
+from scancheck.ops import op_named
+from scancheck.recipes import case_list
+from scancheck.runner import accepted_parameters
+from scancheck.verdict import RED
+
+STATE_LIKE = ("A", "D", "delta_bias", "initial_state")
+
+
+def reading(name: str, change: Callable[[Tensor, torch.dtype], Tensor]) -> Any:
+    """A correct selective_scan, but for one argument that is changed first."""
+
+    def selective_scan(
+        u: Tensor,
+        delta: Tensor,
+        A: Tensor,
+        B: Tensor,
+        C: Tensor,
+        D: Tensor | None = None,
+        z: Tensor | None = None,
+        delta_bias: Tensor | None = None,
+        initial_state: Tensor | None = None,
+        delta_softplus: bool = False,
+    ) -> Any:
+        given = {
+            "A": A,
+            "D": D,
+            "z": z,
+            "delta_bias": delta_bias,
+            "initial_state": initial_state,
+        }
+        read = given.get(name)
+        if read is not None:
+            given[name] = change(read, u.dtype)
+        return calling_form.selective_scan(
+            chunked_torch.scan,
+            u=u,
+            delta=delta,
+            B=B,
+            C=C,
+            delta_softplus=delta_softplus,
+            **given,
+        )
+
+    return selective_scan
+
+
+def shortened(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """The tensor as if it had been stored in the format of u."""
+    return x.to(dtype).to(x.dtype)
+
+
+def made_negative(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """-|x|: right for every A that decays."""
+    return -x.abs()
+
+
+def red_recipes(call: Any, dtype: str) -> Iterator[str]:
+    """The recipe of each red case of the quick profile."""
+    kernel = Kernel(name="tried", op="selective_scan", call=call)
+    accepts = accepted_parameters(kernel, op_named(kernel.op))
+    for case in case_list(kernel.op, dtype, accepts=accepts):
+        if check_case(kernel, case, Request(contract=Contract())).verdict in RED:
+            yield case.recipe
+
+
+@pytest.mark.parametrize("name", STATE_LIKE)
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+def test_a_cast_of_an_fp32_argument_is_red(name: str, dtype: str) -> None:
+    """An argument that is always fp32, cast to the format of u, is found."""
+    assert any(red_recipes(reading(name, shortened), dtype))
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_an_a_made_negative_is_red(dtype: str) -> None:
+    """A kernel that takes every A to decay is found, by the states that grow alone."""
+    red = set(red_recipes(reading("A", made_negative), dtype))
+    assert red == {"growth"}
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_the_same_without_a_fault_passes(dtype: str) -> None:
+    """What the wrong readers share is right."""
+    assert not set(red_recipes(reading("", made_negative), dtype))
