@@ -126,6 +126,137 @@ CAUSES: dict[str, Cause] = {
         text="the call itself failed",
         advice="see the message; the case can be replayed",
     ),
+    "carry_forgets": Cause(
+        text="the carry holds the chunk before and nothing older",
+        advice="carry k+1 is the chunk's total decay times carry k, plus its local "
+        "state: the last local state alone is no carry",
+    ),
+    "carry_undecayed": Cause(
+        text="the state is carried through a chunk without its decay",
+        advice="multiply the carry by the product of all decays of the chunk",
+    ),
+    "edge_decay": Cause(
+        text="the first token of each chunk does not decay what came before it",
+        advice="products of decays over a chunk begin with its first token's own",
+    ),
+    "gate_shift": Cause(
+        text="each token decays by the gate of the token before it",
+        advice="use the inclusive product or sum of gates: h_t = a_t h_{t-1} + b_t",
+    ),
+    "swapped_combine": Cause(
+        text="the combine takes its two operands in the wrong order",
+        advice="(a1, b1) then (a2, b2) is (a1 a2, a2 b1 + b2), which does not commute; "
+        "check which argument of the scan's function is the earlier one",
+    ),
+    "last_token": Cause(
+        text="the last token is missing from the final state",
+        advice="read the final state after the last update; check the loop's bound",
+    ),
+    "padding": Cause(
+        text="rows that pad the last chunk are not the identity",
+        advice="mask decays to 1 and drives to 0 after bias and softplus are applied",
+    ),
+    "row_overrun": Cause(
+        text="the last chunk reads past the end of its row",
+        advice="mask loads by the length of the sequence, not by that of the buffer",
+    ),
+    "batch_rows": Cause(
+        text="a tensor of another batch row is used",
+        advice="check the batch stride of the tensor named",
+    ),
+    "key_group": Cause(
+        text="channels use the keys of another group",
+        advice="the group of channel d is d // (D / G)",
+    ),
+    "short_decay": Cause(
+        text="decays are rounded to a shorter format than claimed",
+        advice="keep decays, or their logarithms, in fp32",
+    ),
+    "short_gate_sum": Cause(
+        text="running sums of log decays are kept in a shorter format than claimed",
+        advice="sum log decays in fp32, and subtract before any cast",
+    ),
+    "short_input": Cause(
+        text="an input is rounded to a shorter format than it has",
+        advice="load the tensor named in its own format",
+    ),
+    "short_output": Cause(
+        text="the output is rounded to a shorter format than its own",
+        advice="look for a second rounding between the readout and the store",
+    ),
+    "compensation": Cause(
+        text="roundings are not compensated in full, as is claimed",
+        advice="compensate product and addition, and let the lost part decay as the "
+        "state does",
+    ),
+    "inverse_decay": Cause(
+        text="the past is divided out by a running product of decays, which leaves the "
+        "range",
+        advice="take exp of differences, never exp(-c) or 1 / P alone; shorten the "
+        "chunk, or renormalise",
+    ),
+    "masked_overflow": Cause(
+        text="exp of a positive difference overflows before the mask takes it away",
+        advice="mask the exponent with -inf before exp, not its result by 0",
+    ),
+    "softplus_overflow": Cause(
+        text="softplus overflows for large arguments",
+        advice="softplus(x) is x above 20; clamp before exp",
+    ),
+    "softplus_sum": Cause(
+        text="softplus loses small values in the sum 1 + exp(x)",
+        advice="use log1p",
+    ),
+    "state_clamped": Cause(
+        text="the carried state is clamped",
+        advice="remove the clamp, or document the range of the state",
+    ),
+    "quantised_weights": Cause(
+        text="A is quantised to a few bits",
+        advice="keep A in fp32: a rate near 0 sets the memory length",
+    ),
+    "weight_sign": Cause(
+        text="the sign of A is lost",
+        advice="A is used as given; take exp of a parameter, not -|A|",
+    ),
+    "decay_sign": Cause(
+        text="the sign of the decay is lost",
+        advice="log forms hold positive decays alone: declare it with "
+        "--contract domain=a:0:inf, or carry the sign",
+    ),
+    "decay_clamped": Cause(
+        text="decays above 1 are clamped to 1",
+        advice="clamp no legal value, or declare it with --contract domain=a:-1:1",
+    ),
+    "gradient_missing": Cause(
+        text="no gradient reaches an input",
+        advice="look for a detached tensor, or a backward that returns nothing for it",
+    ),
+    "step_gradient": Cause(
+        text="the gradient of the step size misses one of its two parts",
+        advice="delta enters the decay exp(delta A) and the drive delta B u",
+    ),
+    "silu_gradient": Cause(
+        text="the gradient of silu misses a part of its slope",
+        advice="silu'(z) = s (1 + z (1 - s)) with s = sigmoid(z)",
+    ),
+    "gradient_row": Cause(
+        text="the gradient of a shared tensor holds one batch row alone",
+        advice="sum it over the batch, or accumulate where rows write to one place",
+    ),
+    "gradient_clamped": Cause(
+        text="the gradient is zero beyond a limit on its input",
+        advice="the forward pass has no clamp there: leave its gradient alone",
+    ),
+    "gradient_cancelled": Cause(
+        text="the gate gradient has lost its small values in a long sum",
+        advice="form d gate_t = G_t h_{t-1} directly, or sum from the end: never total "
+        "minus prefix",
+    ),
+    "short_gradient": Cause(
+        text="a gradient is accumulated in a shorter format than its own",
+        advice="keep the adjoint state and sums over tokens and rows in fp32",
+    ),
     "bias": Cause(
         text="roundings add up in one direction or a format is shorter than claimed",
         advice="look for truncation, a 16-bit accumulator, or a cast of the carry",

@@ -590,11 +590,11 @@ def test_seed_and_kernel_name_are_kept() -> None:
 
 def test_selective_scan_lists_what_a_kernel_lacks() -> None:
     """Optional inputs and switches of a larger op are listed one by one."""
-    from scancheck.kernels.faulty.calling_form import selective_scan
-    from scancheck.kernels.faulty.chunked_torch import scan
+    from scancheck.kernels.faulty.calling_form import Form, selective_scan
 
     def bare(u: Any, delta: Any, A: Any, B: Any, C: Any) -> Any:
-        return selective_scan(scan, u=u, delta=delta, A=A, B=B, C=C)[0]
+        given = {"u": u, "delta": delta, "A": A, "B": B, "C": C}
+        return selective_scan(Form(), given)[0]
 
     kernel = replace(Kernel(name="bare", op="selective_scan", call=bare), chunk=64)
     result = verify(kernel, require=["keys=grouped", "keys=constant"])

@@ -9,12 +9,15 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
+from scancheck.contract import parse_contract
 from scancheck.kernel import Kernel
 
 CHUNK = 64
 FOLDER = "scancheck.kernels.faulty"
 ALL_SHORT = ("fp32", "bf16", "fp16")
 LINEAR = ("linear_scan",)
+SELECTIVE = ("selective_scan",)
+FP32 = ("fp32",)
 BOTH = ("linear_scan", "selective_scan")
 LAYOUTS = {"linear_scan": (), "selective_scan": ("keys=grouped", "keys=constant")}
 
@@ -29,6 +32,8 @@ class PlantedBug:
     hazard: str  # what is wrong with it, in one sentence
     dtypes: tuple[str, ...] = ALL_SHORT  # formats in which it stands out of rounding
     chunk: int | None = CHUNK  # None: it has no chunks
+    contract: str | None = None  # what it claims, where that is not the default
+    layouts: tuple[str, ...] = ()  # further layouts that it takes
 
 
 BUGS = (
@@ -108,6 +113,276 @@ BUGS = (
         symptom="state_gradient_dropped",
         hazard="The final state is handed out without its gradient.",
     ),
+    PlantedBug(
+        module="carry_not_decayed",
+        ops=BOTH,
+        symptom="carry_undecayed",
+        hazard="The state entering a chunk enters the next one undecayed.",
+    ),
+    PlantedBug(
+        module="carry_from_previous_chunk_only",
+        ops=BOTH,
+        symptom="carry_forgets",
+        hazard="The carry is the last local state of the chunk before instead "
+        "of its total: what is older than one chunk is forgotten.",
+    ),
+    PlantedBug(
+        module="chunks_start_from_zero",
+        ops=BOTH,
+        symptom="carry_dropped",
+        hazard="Every chunk is scanned on its own, and no state is carried.",
+    ),
+    PlantedBug(
+        module="first_token_of_chunk_undecayed",
+        ops=BOTH,
+        symptom="edge_decay",
+        hazard="The first token of every chunk does not decay what came before it.",
+    ),
+    PlantedBug(
+        module="exclusive_gate_in_chunk",
+        ops=BOTH,
+        symptom="gate_shift",
+        hazard="Products of decays inside a chunk leave out the token's own decay.",
+    ),
+    PlantedBug(
+        module="combine_operands_swapped",
+        ops=BOTH,
+        symptom="swapped_combine",
+        hazard="The combine inside a chunk takes its two operands in the wrong order.",
+    ),
+    PlantedBug(
+        module="final_state_misses_last_token",
+        ops=BOTH,
+        symptom="last_token",
+        hazard="The final state is read before the last token is added.",
+    ),
+    PlantedBug(
+        module="padded_rows_not_identity",
+        ops=BOTH,
+        symptom="padding",
+        hazard="The last chunk is filled up with zeros before gates are "
+        "computed, so that padded rows decay the state.",
+    ),
+    PlantedBug(
+        module="tail_reads_next_row",
+        ops=BOTH,
+        symptom="row_overrun",
+        hazard="The last chunk is read whole, past the end of its row into the "
+        "next one.",
+    ),
+    PlantedBug(
+        module="decay_of_first_row_for_all",
+        ops=BOTH,
+        symptom="batch_rows",
+        hazard="Every batch row decays by the gates of the first.",
+    ),
+    PlantedBug(
+        module="channel_groups_interleaved",
+        ops=SELECTIVE,
+        symptom="key_group",
+        hazard="Channel d reads the keys of group d % G instead of d // (D / G).",
+        layouts=("keys=grouped",),
+    ),
+    PlantedBug(
+        module="initial_state_ignored_in_batch_of_one",
+        ops=BOTH,
+        symptom="initial_state",
+        hazard="A short cut for a batch of one drops the initial state.",
+    ),
+    PlantedBug(
+        module="output_tail_unwritten",
+        ops=BOTH,
+        symptom="unwritten",
+        hazard="Outputs after the last full chunk are never written.",
+    ),
+    PlantedBug(
+        module="output_overwrites_input",
+        ops=BOTH,
+        symptom="input_changed",
+        hazard="The output is also written over an input of its size.",
+    ),
+    PlantedBug(
+        module="order_of_carries_varies",
+        ops=BOTH,
+        symptom="nondeterministic",
+        hazard="Carries are combined in another order in every second call.",
+    ),
+    PlantedBug(
+        module="decay_in_bf16",
+        ops=BOTH,
+        symptom="short_decay",
+        hazard="The decay of each token is rounded to bf16, against a claim of fp32.",
+        dtypes=FP32,
+    ),
+    PlantedBug(
+        module="cumulative_gate_in_bf16",
+        ops=SELECTIVE,
+        symptom="short_gate_sum",
+        hazard="Sums of log decays inside a chunk are kept in bf16, against a "
+        "claim of fp32.",
+    ),
+    PlantedBug(
+        module="tf32_operands_claim_fp32",
+        ops=LINEAR,
+        symptom="short_compute",
+        hazard="Decay and state are cut to TF32 before they are multiplied, "
+        "against a claim of fp32.",
+        dtypes=FP32,
+        chunk=None,
+    ),
+    PlantedBug(
+        module="state_in_bf16_at_chunk_edges",
+        ops=BOTH,
+        symptom="short_state",
+        hazard="The state carried over a chunk edge is stored in bf16, against "
+        "a claim of fp32.",
+    ),
+    PlantedBug(
+        module="output_through_bf16",
+        ops=BOTH,
+        symptom="short_output",
+        hazard="The sequence output goes through bf16, against a claim of fp32.",
+        dtypes=FP32,
+    ),
+    PlantedBug(
+        module="delta_bias_in_bf16",
+        ops=SELECTIVE,
+        symptom="short_input",
+        hazard="delta_bias is cast to bf16 before it is added.",
+        dtypes=FP32,
+    ),
+    PlantedBug(
+        module="compensation_not_decayed",
+        ops=LINEAR,
+        symptom="compensation",
+        hazard="What roundings lost is added up without the decay of the "
+        "state, against a claim of full compensation.",
+        dtypes=FP32,
+        chunk=None,
+        contract="comp=full,structure=sequential",
+    ),
+    PlantedBug(
+        module="compensation_of_addition_only",
+        ops=LINEAR,
+        symptom="compensation",
+        hazard="Only additions are compensated, against a claim of full compensation.",
+        dtypes=FP32,
+        chunk=None,
+        contract="comp=full,structure=sequential",
+    ),
+    PlantedBug(
+        module="inverse_of_running_product",
+        ops=BOTH,
+        symptom="inverse_decay",
+        hazard="The past is divided out by the running product of decays, "
+        "which underflows.",
+    ),
+    PlantedBug(
+        module="mask_after_exponential",
+        ops=SELECTIVE,
+        symptom="masked_overflow",
+        hazard="exp of all differences of log decays is taken before the mask, "
+        "so that 0 meets infinity.",
+        contract="log=diff,structure=chunk(64,sequential,sequential)",
+    ),
+    PlantedBug(
+        module="softplus_without_threshold",
+        ops=SELECTIVE,
+        symptom="softplus_overflow",
+        hazard="softplus is log1p(exp(x)) for any x, and exp overflows.",
+    ),
+    PlantedBug(
+        module="softplus_as_log_of_sum",
+        ops=SELECTIVE,
+        symptom="softplus_sum",
+        hazard="softplus is log(1 + exp(x)), which rounds to 0 far below zero.",
+    ),
+    PlantedBug(
+        module="state_clamped_at_chunk_edges",
+        ops=BOTH,
+        symptom="state_clamped",
+        hazard="The state carried over a chunk edge is held within -1 and 1.",
+    ),
+    PlantedBug(
+        module="A_quantised_to_8_bits",
+        ops=SELECTIVE,
+        symptom="quantised_weights",
+        hazard="A is quantised to 8 bits, one scale for the whole matrix.",
+    ),
+    PlantedBug(
+        module="A_quantised_to_4_bits",
+        ops=SELECTIVE,
+        symptom="quantised_weights",
+        hazard="A is quantised to 4 bits, one scale for the whole matrix.",
+    ),
+    PlantedBug(
+        module="decay_held_below_one",
+        ops=LINEAR,
+        symptom="decay_clamped",
+        hazard="Decays are clamped to 1, as if no gate could amplify.",
+    ),
+    PlantedBug(
+        module="decay_sign_lost",
+        ops=LINEAR,
+        symptom="decay_sign",
+        hazard="The decay is taken as exp(log |a|), which loses its sign.",
+    ),
+    PlantedBug(
+        module="skip_gradient_missing",
+        ops=SELECTIVE,
+        symptom="gradient_missing",
+        hazard="No gradient reaches D.",
+    ),
+    PlantedBug(
+        module="step_gradient_misses_drive",
+        ops=SELECTIVE,
+        symptom="step_gradient",
+        hazard="The gradient of delta has no part through the drive.",
+    ),
+    PlantedBug(
+        module="silu_gradient_is_sigmoid",
+        ops=SELECTIVE,
+        symptom="silu_gradient",
+        hazard="The slope of silu is taken as sigmoid(z), a product rule forgotten.",
+    ),
+    PlantedBug(
+        module="initial_state_gradient_dropped",
+        ops=BOTH,
+        symptom="initial_state_gradient",
+        hazard="No gradient reaches the initial state.",
+    ),
+    PlantedBug(
+        module="A_gradient_of_first_row",
+        ops=SELECTIVE,
+        symptom="gradient_row",
+        hazard="The gradient of A is written by one batch row, not summed over them.",
+    ),
+    PlantedBug(
+        module="gate_gradient_zero_where_clamped",
+        ops=LINEAR,
+        symptom="gradient_clamped",
+        hazard="The gradient of a gate passes a clamp that the forward pass lacks.",
+    ),
+    PlantedBug(
+        module="gradient_sums_in_bf16",
+        ops=SELECTIVE,
+        symptom="short_gradient",
+        hazard="Gradients that sum over tokens and batch rows are summed in bf16.",
+    ),
+    PlantedBug(
+        module="adjoint_in_bf16",
+        ops=LINEAR,
+        symptom="short_gradient",
+        hazard="The adjoint state is kept in bf16 on its way back.",
+        dtypes=FP32,
+    ),
+    PlantedBug(
+        module="gate_gradient_total_minus_prefix",
+        ops=LINEAR,
+        symptom="gradient_cancelled",
+        hazard="The gate gradient's reverse sum is formed as total minus prefix.",
+        dtypes=FP32,
+    ),
 )
 
 
@@ -123,6 +398,8 @@ def faulty() -> tuple[Kernel, ...]:
             gradients=True,
             hazard=bug.hazard,
             symptom=bug.symptom,
+            contract=None if bug.contract is None else parse_contract(bug.contract),
+            layouts=bug.layouts,
         )
         for bug in BUGS
         for op in bug.ops
@@ -148,9 +425,8 @@ def controls() -> tuple[Kernel, ...]:
 
 # The op's parameters stand in the signatures, since a signature says what is supported.
 def _linear_scan(module: str, *, a: Any, b: Any, initial_state: Any = None) -> Any:
-    scan = import_module(f"{FOLDER}.{module}").scan
-    linear_scan = import_module(f"{FOLDER}.calling_form").linear_scan
-    return linear_scan(scan, a=a, b=b, initial_state=initial_state)
+    given = {"a": a, "b": b, "initial_state": initial_state}
+    return _calling_form().linear_scan(_form(module), _present(given))
 
 
 def _selective_scan(
@@ -167,21 +443,27 @@ def _selective_scan(
     initial_state: Any = None,
     delta_softplus: bool = False,
 ) -> Any:
-    scan = import_module(f"{FOLDER}.{module}").scan
-    selective_scan = import_module(f"{FOLDER}.calling_form").selective_scan
-    return selective_scan(
-        scan,
-        u=u,
-        delta=delta,
-        A=A,
-        B=B,
-        C=C,
-        D=D,
-        z=z,
-        delta_bias=delta_bias,
-        initial_state=initial_state,
-        delta_softplus=delta_softplus,
+    given = {"u": u, "delta": delta, "A": A, "B": B, "C": C, "D": D, "z": z}
+    given |= {"delta_bias": delta_bias, "initial_state": initial_state}
+    return _calling_form().selective_scan(
+        _form(module), _present(given), delta_softplus=delta_softplus
     )
+
+
+def _calling_form() -> Any:
+    return import_module(f"{FOLDER}.calling_form")
+
+
+def _form(module: str) -> Any:
+    """The module's own FORM, or the right one around its scan."""
+    planted = import_module(f"{FOLDER}.{module}")
+    if hasattr(planted, "FORM"):
+        return planted.FORM
+    return _calling_form().Form(scan=planted.scan)
+
+
+def _present(given: dict[str, Any]) -> dict[str, Any]:
+    return {name: tensor for name, tensor in given.items() if tensor is not None}
 
 
 CALLS: dict[str, Callable[..., Any]] = {

@@ -32,14 +32,19 @@ class LocalScan:
         return list(zip(decays.unbind(1), states.unbind(1), strict=True))
 
 
-def split_into_chunks(decay: Tensor, drive: Tensor) -> tuple[Tensor, Tensor]:
-    """Both as [B, K, C, ...], at least one chunk, padded with the identity (1, 0)."""
+def split_into_chunks(
+    decay: Tensor, drive: Tensor, *, identity: float = 1.0
+) -> tuple[Tensor, Tensor]:
+    """Both as [B, K, C, ...], at least one chunk, padded with (identity, 0).
+
+    The identity of log decays is 0.
+    """
     steps = decay.shape[1]
     missing = CHUNK if steps == 0 else -steps % CHUNK
     margin = (0, 0) * (decay.ndim - 2) + (0, missing)
     shape = (decay.shape[0], (steps + missing) // CHUNK, CHUNK, *decay.shape[2:])
     return (
-        pad(decay, margin, value=1.0).reshape(shape),
+        pad(decay, margin, value=identity).reshape(shape),
         pad(drive, margin, value=0.0).reshape(shape),
     )
 

@@ -6,8 +6,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from scancheck.bounds.budget import Allowance, budget_for
+from scancheck.checks.digits import explain_digits
+from scancheck.checks.gradient_faults import explain_gradients
 from scancheck.checks.hypotheses import explain
+from scancheck.checks.operand_rounding import explain_operands
 from scancheck.checks.oracle import CaseReport, Request, check_case
+from scancheck.checks.range_faults import explain_nonfinite
 from scancheck.contract import Contract, parse_contract
 from scancheck.diagnosis import CAUSES, Place, heals_inside_chunks, locate
 from scancheck.errors import CaseInvalid, ScancheckError
@@ -20,6 +24,7 @@ from scancheck.verdict import RED, Check, Verdict
 
 # Contracts that are tried, narrowest first, on outputs that failed (semantics.md).
 WIDER = (
+    "comp=none",
     "state=bf16",
     "state=fp16",
     "compute=tf32",
@@ -29,7 +34,12 @@ WIDER = (
     "log=diff",
 )
 # Causes that the pattern of wrong elements suggests, which rounding could make as well.
-PATTERNS = ("unknown", "local")
+PATTERNS = ("unknown", "local", "short_state")
+WIDENED = {
+    "comp": "compensation",
+    "state": "short_state",
+    "compute": "short_compute",
+}
 COMMON_CHUNKS = (64, 128, 256, 32, 16)
 
 
@@ -68,7 +78,7 @@ def diagnose(
     cause, detail, place = likely_cause(kernel, report, check)
     if check.check == "oracle" and would_pass is not None and cause in PATTERNS:
         name, _, _ = would_pass.partition("=")
-        cause = {"state": "short_state", "compute": "short_compute"}.get(name, cause)
+        cause = WIDENED.get(name, cause)
         detail = f"the outputs are within the budget of {would_pass}"
     known = CAUSES[cause]
     return Diagnosis(
@@ -120,9 +130,12 @@ def _cause(
         return "bias", ""
     if any(mask.any() for mask in report.outcome.differs.values()):
         return "nondeterministic", ""
-    if check.verdict is Verdict.NONFINITE:
+    chunks = _chunks(kernel, place)
+    found = explain_nonfinite(report, chunks)
+    if found is None and check.verdict is Verdict.NONFINITE:
         return _nonfinite_cause(report, check)
-    found = explain(report, _chunks(kernel, place))
+    found = found or explain(report, chunks) or explain_digits(report)
+    found = found or explain_operands(report)
     if found is not None:
         return found.cause, found.detail
     return _pattern_cause(kernel, report, place)
@@ -160,6 +173,9 @@ def _gradient_cause(report: CaseReport, check: Check) -> tuple[str, str]:
         return "state_gradient_dropped", "all gradients are zero"
     if report.cotangent_kind == "dense" and _final_state_explains(report, wrong):
         return "state_gradient_dropped", ""
+    found = explain_gradients(report)
+    if found is not None:
+        return found.cause, found.detail
     gates = {"a", "g", "delta", "A", "delta_bias"}
     if wrong and wrong <= gates:
         return "gate_gradient", f"wrong: {', '.join(sorted(wrong))}"

@@ -222,7 +222,7 @@ def test_a_stale_element_is_recognised(bench: Any) -> None:
     [
         lambda a, b: (1.01 * a, b),
         lambda a, b: (a, 1.01 * b),
-        lambda a, b: (a.roll(1, 1), b),
+        lambda a, b: (a.roll(2, 1), b),
         lambda a, b: (a, b.flip(2)),
         lambda a, b: (a.flip(1), b.flip(1)),
     ],

@@ -44,6 +44,30 @@ HARMLESS = {
     "missing_barrier": ((1, True), (40, True), (CHUNK, True)),
     "combine_gate_gradient_wrong": ((1, True), (40, True), (LONG, True)),
     "final_state_gradient_dropped": ((1, True), (40, True), (LONG, True)),
+    "carry_not_decayed": ((1, False), (40, False), (CHUNK, False)),
+    "carry_from_previous_chunk_only": ((CHUNK, True), (2 * CHUNK, False)),
+    "chunks_start_from_zero": ((1, True), (CHUNK, True)),
+    "first_token_of_chunk_undecayed": ((1, False), (CHUNK, False)),
+    "exclusive_gate_in_chunk": ((1, False),),
+    "combine_operands_swapped": ((1, True),),
+    "final_state_misses_last_token": (),
+    "padded_rows_not_identity": ((CHUNK, True), (2 * CHUNK, True)),
+    "tail_reads_next_row": ((CHUNK, True), (2 * CHUNK, True)),
+    "output_tail_unwritten": ((CHUNK, True), (2 * CHUNK, True)),
+    "order_of_carries_varies": ((1, True), (LONG, True)),
+    "softplus_without_threshold": ((LONG, True),),
+    "inverse_of_running_product": ((1, True), (40, True)),
+    "initial_state_gradient_dropped": ((1, True), (LONG, True)),
+    "skip_gradient_missing": ((LONG, True),),
+    "step_gradient_misses_drive": ((LONG, True),),
+    "silu_gradient_is_sigmoid": ((LONG, True),),
+    "A_gradient_of_first_row": ((LONG, True),),
+    "gradient_sums_in_bf16": ((LONG, True),),
+    "gate_gradient_zero_where_clamped": ((LONG, True),),
+    "adjoint_in_bf16": ((1, True), (LONG, True)),
+    "gate_gradient_total_minus_prefix": ((1, True), (LONG, True)),
+    "decay_held_below_one": ((LONG, True),),
+    "decay_sign_lost": ((LONG, True),),
     "chunked_reference": ((1, True), (40, True), (LONG, True), (LONG, False)),
 }
 # Module -> first wrong token and whether the final state is right, at T = LONG.
@@ -57,6 +81,23 @@ FIRST_WRONG = {
     "one_stale_element": (LONG // 2, True),
     "carried_decay_off_by_one_percent": (CHUNK, False),
     "missing_barrier": (3 * CHUNK, True),
+    "carry_not_decayed": (CHUNK, False),
+    "carry_from_previous_chunk_only": (CHUNK, False),
+    "chunks_start_from_zero": (CHUNK, False),
+    "first_token_of_chunk_undecayed": (0, False),
+    "exclusive_gate_in_chunk": (0, False),
+    "combine_operands_swapped": (1, False),
+    "decay_in_bf16": (0, False),
+    "tf32_operands_claim_fp32": (0, False),
+    "output_through_bf16": (0, True),
+    "state_in_bf16_at_chunk_edges": (CHUNK, False),
+    "state_clamped_at_chunk_edges": (CHUNK, False),
+    "decay_of_first_row_for_all": (0, False),
+}
+# Bugs that are not of the forward pass, or need inputs of another kind.
+NO_GRADIENT = {
+    "initial_state_gradient_dropped": {"initial_state"},
+    "skip_gradient_missing": {"D"},
 }
 
 
@@ -233,7 +274,15 @@ def test_fp16_state_is_right_on_values_that_fp16_holds() -> None:
     np.testing.assert_array_equal(final, final_truth)
 
 
-@pytest.mark.parametrize("kernel", named(*FIRST_WRONG))
+# The slow selective_scan has small states, which no clamp reaches.
+STANDING_OUT = [
+    case
+    for case in named(*FIRST_WRONG)
+    if case.id != "faulty.selective_scan.state_clamped_at_chunk_edges"
+]
+
+
+@pytest.mark.parametrize("kernel", STANDING_OUT)
 def test_is_wrong_with_its_hazard(kernel: Kernel) -> None:
     """With slow decay over three chunks and a part, one of three calls is wrong."""
     worst = worst_errors(kernel, SLOW[kernel.op](LONG, True))
@@ -295,12 +344,19 @@ def test_short_state_errs_by_roundings_to_fp16() -> None:
     assert (np.abs(h[:, 0] - first) <= bound).all()
 
 
-@pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS)
+@pytest.mark.parametrize(
+    "kernel",
+    named(*{hazard_of(k) for k in KERNELS.values()} - {"output_tail_unwritten"}),
+)
 def test_only_the_missing_barrier_changes_between_calls(kernel: Kernel) -> None:
-    """Three equal calls return the same bits, but for one call with no barrier."""
+    """Three equal calls return the same bits, but where one of them is planted to.
+
+    What a tail holds that nobody wrote depends on the memory, not on the kernel.
+    """
     inputs = SLOW[kernel.op](LONG, True)
     returned = [b"".join(x.tobytes() for x in call(kernel, inputs)) for _ in range(3)]
-    distinct = 2 if hazard_of(kernel) == "missing_barrier" else 1
+    varying = ("missing_barrier", "order_of_carries_varies")
+    distinct = 2 if hazard_of(kernel) in varying else 1
     assert len(set(returned)) == distinct
 
 
@@ -370,9 +426,16 @@ def test_formats_of_the_outputs(kernel: Kernel) -> None:
 def test_every_kernel_is_differentiable(kernel: Kernel) -> None:
     """A loss of the sequence output reaches every tensor with a finite gradient."""
     tensors = as_tensors(kernel.op, SLOW[kernel.op](LONG, True), "fp32")
-    leaves = [x.requires_grad_() for x in tensors.values() if x is not True]
+    none = NO_GRADIENT.get(hazard_of(kernel), set())
+    leaves = [
+        x.requires_grad_()
+        for name, x in tensors.items()
+        if x is not True and name not in none
+    ]
     sequence, _ = kernel.call(**tensors)
-    gradients = torch.autograd.grad(sequence.square().sum(), leaves)
+    # A tail that is never written may hold anything.
+    seen = sequence.nan_to_num().square().sum()
+    gradients = torch.autograd.grad(seen, leaves)
     assert all(gradient.isfinite().all() for gradient in gradients)
     assert all(gradient.any() for gradient in gradients)
 

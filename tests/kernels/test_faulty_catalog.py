@@ -33,9 +33,12 @@ def test_every_bug_has_its_file() -> None:
 
 
 def test_every_bug_says_what_it_is() -> None:
-    """Names are unique; a planted bug has a hazard in one sentence and its symptom."""
+    """Names are unique; a planted bug has a hazard in one sentence and its symptom.
+
+    Bugs whose outputs cannot be told apart, as two ways not to compensate, share one.
+    """
     assert len({kernel.name for kernel in KERNELS}) == len(KERNELS)
-    assert len({bug.symptom for bug in catalog.BUGS}) == len(catalog.BUGS)
+    assert len({bug.hazard for bug in catalog.BUGS}) == len(catalog.BUGS) >= 32
     for kernel in catalog.faulty():
         assert kernel.symptom
         assert kernel.hazard is not None

@@ -1,0 +1,14 @@
+"""Planted bug: A is quantised to 8 bits, one scale for the whole matrix."""
+
+from scancheck.kernels.faulty.calling_form import Form, Given
+from scancheck.kernels.faulty.quantised_weights import quantised
+
+BITS = 8
+
+
+def given(tensors: Given) -> Given:
+    """The tensors of the call, A in 127 steps on either side of zero."""
+    return tensors | {"A": quantised(tensors["A"], BITS)}
+
+
+FORM = Form(given=given)

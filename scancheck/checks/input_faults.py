@@ -1,0 +1,195 @@
+"""Faults in what is computed with: inputs and decays other than those of the call."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from scancheck.checks.agreement import FloatArray
+from scancheck.checks.carry_faults import Fault, without_state
+from scancheck.checks.faulty_recurrence import OtherDecays, Outputs, run
+from scancheck.checks.oracle import CaseReport
+from scancheck.formats import BF16, FP16, FP32, TF32, Format, round_array
+from scancheck.ops import op_named
+from scancheck.ops.normal_form import Lowered, spec_of
+from scancheck.oracles.fp64 import Fp64System
+from scancheck.recipes.inputs import tensor_format
+
+SHORT: tuple[Format, ...] = (BF16, FP16, TF32)
+WEIGHT_BITS = (8, 4)
+SOFTPLUS_THRESHOLD = 20.0  # of the frameworks
+Decays = Callable[[FloatArray], FloatArray]
+
+
+def faults_of_inputs(report: CaseReport, truth: Outputs) -> Iterator[Fault]:
+    """Faults that need no chunk size, with the outputs that they would give."""
+    if op_named(report.case.op).state in report.inputs.tensors:
+        yield (
+            "initial_state",
+            "the outputs are those of a zero initial state",
+            run(report, Fp64System(), without_state(report)),
+        )
+    yield from _other_decays(report)
+    for cause, detail, tensors in _other_tensors(report):
+        yield cause, detail, run(report, Fp64System(), tensors)
+    yield from _softplus_by_sum(report)
+    yield from _last_token(report, truth)
+
+
+def _other_decays(report: CaseReport) -> Iterator[Fault]:
+    """Every decay changed in one way."""
+    changes: list[tuple[str, str, Decays]] = [
+        ("decay_sign", "every decay has lost its sign", np.abs),
+        ("decay_clamped", "no decay is above 1", lambda w: np.minimum(w, 1.0)),
+    ]
+    for fmt in SHORT:
+        text = f"every decay is rounded to {fmt.name}"
+        changes.append(("short_decay", text, _rounding(fmt)))
+    for cause, detail, change in changes:
+        touched: list[bool] = []
+
+        def changed(
+            lowered: Lowered,
+            start: int,
+            change: Decays = change,
+            touched: list[bool] = touched,
+        ) -> FloatArray:
+            other = change(lowered.w.value)
+            touched.append(bool((other != lowered.w.value).any()))
+            return other
+
+        outputs = run(report, OtherDecays(changed))
+        if any(touched):
+            yield cause, detail, outputs
+    yield (
+        "gate_shift",
+        "each token decays by the gate of the token before",
+        run(report, OtherDecays(_shifted())),
+    )
+
+
+def _rounding(fmt: Format) -> Decays:
+    return lambda w: round_array(fmt, w)
+
+
+def _shifted() -> Callable[[Lowered, int], FloatArray]:
+    """Decays one step later than they belong, 1 at the first."""
+    last: list[FloatArray] = []
+
+    def change(lowered: Lowered, start: int) -> FloatArray:
+        w = lowered.w.value
+        before = last.pop() if last else np.ones_like(w[:, :1])
+        last.append(w[:, -1:].copy())
+        return np.concatenate([before, w[:, :-1]], 1)
+
+    return change
+
+
+def _other_tensors(
+    report: CaseReport,
+) -> Iterator[tuple[str, str, dict[str, FloatArray]]]:
+    """The case's tensors with one of them changed, where that changes it."""
+    tensors = report.inputs.tensors
+    for name, values in tensors.items():
+        for cause, detail, other in _variants(report, name, values):
+            if other.shape != values.shape or (other != values).any():
+                yield cause, f"{name} {detail}", dict(tensors) | {name: other}
+    if any(tensors[n].ndim == 4 for n in ("B", "C") if n in tensors):
+        channels = tensors["u"].shape[1]
+        keys = {n: _interleaved(tensors[n], channels) for n in ("B", "C")}
+        yield (
+            "key_group",
+            "channel d uses group d % G, and d // (D / G) is its own",
+            dict(tensors) | keys,
+        )
+
+
+def _variants(
+    report: CaseReport, name: str, values: FloatArray
+) -> Iterator[tuple[str, str, FloatArray]]:
+    """One tensor in the ways that kernels are known to get it wrong."""
+    spec = spec_of(op_named(report.case.op), name, values.ndim)
+    if name == "A":
+        yield "weight_sign", "is taken as -|A|", -np.abs(values)
+        for bits in WEIGHT_BITS:
+            for axes, per in (((0, 1), "matrix"), ((1,), "channel"), ((0,), "state")):
+                detail = f"is quantised to {bits} bits, one scale per {per}"
+                yield "quantised_weights", detail, _quantised(values, bits, axes)
+    stored = tensor_format(report.case, spec)
+    for fmt in SHORT:
+        if fmt.precision < stored.precision:
+            detail = f"is rounded from {stored.name} to {fmt.name}"
+            yield "short_input", detail, round_array(fmt, values)
+    if spec.axes[0] == "B" and values.shape[0] > 1:
+        first = np.broadcast_to(values[:1], values.shape)
+        yield "batch_rows", "of the first batch row is used in all rows", first
+        rolled = np.roll(values, -1, axis=0)
+        yield "batch_rows", "of the next batch row is used", rolled
+
+
+def _quantised(values: FloatArray, bits: int, axes: tuple[int, ...]) -> FloatArray:
+    """Values in 2**bits - 1 equal steps about zero, the largest magnitude kept.
+
+    The scale is formed in fp32, as kernels form it.
+    """
+    levels = 2.0 ** (bits - 1) - 1.0
+    peak = np.max(np.abs(values), axis=axes, keepdims=True)
+    unit = round_array(FP32, np.where(peak == 0.0, 1.0, peak) / levels)
+    return round_array(FP32, np.round(round_array(FP32, values / unit)) * unit)
+
+
+def _interleaved(keys: FloatArray, channels: int) -> FloatArray:
+    """Keys per channel, groups taken in turn; ungrouped keys repeated."""
+    if keys.ndim == 3:
+        keys = keys[:, None]
+    if keys.ndim == 2:
+        return keys
+    return np.tile(keys, (1, channels // keys.shape[1], 1, 1))
+
+
+def softplus_argument(report: CaseReport) -> FloatArray | None:
+    """delta + delta_bias [B, D, L] where the case applies softplus, else None."""
+    tensors = report.inputs.tensors
+    if not report.inputs.switches.get("delta_softplus"):
+        return None
+    bias = tensors.get("delta_bias")
+    return tensors["delta"] + (0.0 if bias is None else bias[None, :, None])
+
+
+def _softplus_by_sum(report: CaseReport) -> Iterator[Fault]:
+    """softplus as log(1 + exp(x)), the sum rounded to fp32."""
+    x = softplus_argument(report)
+    if x is None:
+        return
+    low = np.log(round_array(FP32, 1.0 + np.exp(np.minimum(x, SOFTPLUS_THRESHOLD))))
+    tensors: dict[str, Any] = dict(report.inputs.tensors)
+    tensors["delta"] = np.where(x > SOFTPLUS_THRESHOLD, x, low)
+    tensors.pop("delta_bias", None)
+    switches = dict(report.inputs.switches) | {"delta_softplus": False}
+    yield (
+        "softplus_sum",
+        "softplus(x) is log(1 + exp(x)) with the sum rounded to fp32",
+        run(report, Fp64System(), tensors, switches),
+    )
+
+
+def _last_token(report: CaseReport, truth: Outputs) -> Iterator[Fault]:
+    """The final state of all tokens but the last, beside a right sequence output."""
+    op = op_named(report.case.op)
+    first, final = (spec.name for spec in op.outputs)
+    steps = dict(report.case.sizes)[op.time_axis]
+    if steps == 0:
+        return
+    tensors = {}
+    for name, values in report.inputs.tensors.items():
+        axes = spec_of(op, name, values.ndim).axes
+        tensors[name] = values
+        if op.time_axis in axes:
+            index = np.arange(steps - 1)
+            tensors[name] = np.take(values, index, axes.index(op.time_axis))
+    outputs = run(report, Fp64System(), tensors)
+    yield (
+        "last_token",
+        "the final state is the one before the last token",
+        {first: truth[first], final: outputs[final]},
+    )

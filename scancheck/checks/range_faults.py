@@ -1,0 +1,97 @@
+"""Intermediate results that leave the range of fp32, told by where they do.
+
+Each fault says which outputs cannot be finite; it is named where those are the ones
+that are not.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scancheck.checks.agreement import Explanation, FloatArray
+from scancheck.checks.carry_faults import time_first
+from scancheck.checks.faulty_recurrence import spans
+from scancheck.checks.input_faults import softplus_argument
+from scancheck.checks.oracle import CaseReport
+from scancheck.formats import FP32
+from scancheck.ops import op_named
+from scancheck.oracles.fp64 import Fp64System
+
+Mask = NDArray[np.bool_]
+
+LOG_LARGEST = float(np.log(FP32.largest))  # 88.7: exp of more overflows in fp32
+# Where an exponent comes close to the limit, its rounding decides.
+SHARE_MISSED = 0.1
+
+
+def explain_nonfinite(report: CaseReport, chunks: Iterable[int]) -> Explanation | None:
+    """The overflow that spoils just those outputs that are not finite, or None."""
+    name = op_named(report.case.op).outputs[0].name
+    metrics = report.metrics.get(name)
+    if metrics is None or not metrics.nonfinite.any():
+        return None
+    got = time_first(report, name, metrics.nonfinite)
+    for chunk in (None, *chunks):
+        faults = _softplus(report) if chunk is None else _decays(report, chunk)
+        for cause, detail, predicted in faults:
+            missed = int((time_first(report, name, predicted) != got).sum())
+            if missed <= SHARE_MISSED * int(got.sum()):
+                return Explanation(cause=cause, chunk=chunk, detail=detail)
+    return None
+
+
+def _softplus(report: CaseReport) -> Iterator[tuple[str, str, Mask]]:
+    """exp(x) of softplus(x): from its overflow on, the state is not finite."""
+    x = softplus_argument(report)
+    if x is not None:
+        yield (
+            "softplus_overflow",
+            f"not finite from the first x = delta + bias above {LOG_LARGEST:.1f} on",
+            np.logical_or.accumulate(x > LOG_LARGEST, axis=2),
+        )
+
+
+def _decays(report: CaseReport, chunk: int) -> Iterator[tuple[str, str, Mask]]:
+    """Exponentials of sums of log decays with the wrong sign."""
+    op, system = op_named(report.case.op), Fp64System()
+    tile: dict[str, Any] = {
+        n: system.constant(v) for n, v in report.inputs.tensors.items()
+    }
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+        lowered, _ = op.lower(tile | dict(report.inputs.switches), None)
+        if lowered.log_w is not None:
+            log_w = lowered.log_w.value
+        else:
+            log_w = np.log(np.abs(lowered.w.value))
+        inverse, masked = [], []
+        for first, last in spans(lowered, 0, chunk):
+            sums = np.cumsum(log_w[:, first:last], axis=1)
+            inverse.append(-sums > LOG_LARGEST)
+            least = np.minimum.accumulate(sums[:, ::-1], axis=1)[:, ::-1]
+            masked.append(sums - least > LOG_LARGEST)
+    spoilt = np.logical_or.accumulate(np.concatenate(inverse, 1), axis=1)
+    for cause, detail, mask in (
+        (
+            "inverse_decay",
+            f"not finite from where the decay over a chunk of {chunk} is below "
+            f"exp(-{LOG_LARGEST:.1f})",
+            spoilt,
+        ),
+        (
+            "masked_overflow",
+            f"not finite where a later token of a chunk of {chunk} has decayed below "
+            f"exp(-{LOG_LARGEST:.1f})",
+            np.concatenate(masked, 1),
+        ),
+    ):
+        lanes = np.broadcast_to(mask.any(axis=2), lowered.v.shape).astype(np.float64)
+        bare = {n: v for n, v in tile.items() if n not in ("D", "z")}
+        yield cause, detail, _in_layout(report, bare, lanes)
+
+
+def _in_layout(report: CaseReport, tile: dict[str, Any], lanes: FloatArray) -> Mask:
+    """[G, T, L] in the layout of the sequence output: the epilogue without gates."""
+    number = Fp64System().constant(np.ascontiguousarray(lanes))
+    return np.asarray(op_named(report.case.op).epilogue(tile, number).value != 0.0)
