@@ -32,14 +32,14 @@ the first call on each case:
 """
 EXPLANATION = f"""\
 The naive loop is the op's definition in PyTorch, a step per token, gradients by
-autograd. In fp32 (fp64 for fp64 cases) it is what tests of such kernels compare with; as
-the baseline, all tensors, states and parameters too, are in the storage format.
+autograd. In fp32 (fp64 for fp64 cases) it is what tests of such kernels compare with;
+as the baseline, all tensors, states and parameters too, are in the storage format.
 scancheck also sees repeated calls, relations between calls, and what a call does to its
 memory. A call that raises counts as rejected by every rule.
 
 A bug counts as caught in an op and dtype when any case is rejected. That is generous to
-the other rules: these inputs are scancheck's, each aimed at a hazard. Ordinary data, the
-first line of the tables by group, is closer to what their own tests draw.
+the other rules: these inputs are scancheck's, each aimed at a hazard. Ordinary data,
+the first line of the tables by group, is closer to what their own tests draw.
 
 ![Kill rate and false alarms per rule and recipe group]({FIGURE})
 """

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scancheck.recipes.catalog import FORM_G, SELECTIVE, Recipe
 from scancheck.recipes.chains import Chains, Plan, draws, from_chains
+from scancheck.recipes.hazards import FORM_G, SELECTIVE, Recipe
 from scancheck.recipes.streams import bell, power_of_two, uniform
 
 SLOW_DECAY = 0.9999
@@ -77,6 +77,7 @@ def _regime(title: str, recipe: Callable[[Plan], Chains]) -> Regime:
             name=recipe.__name__,
             hazard="None: an everyday gate.",
             tensors=from_chains(recipe),
+            group="realistic",
             supports=(FORM_G, SELECTIVE),
         ),
     )
