@@ -103,9 +103,9 @@ def _tensor(spec: TensorSpec) -> str:
 
 
 def _recipes() -> Table:
-    table = _table("recipes", "name", "hazard")
+    table = _table("recipes", "name", "group", "hazard")
     for recipe in RECIPES.values():
-        table.add_row(recipe.name, recipe.hazard)
+        table.add_row(recipe.name, recipe.group, recipe.hazard)
     return table
 
 

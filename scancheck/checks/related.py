@@ -1,0 +1,181 @@
+"""What relations share: a case with its certified truth, and reports about it."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scancheck.bounds.budget import Budget, budget_for
+from scancheck.case import Case
+from scancheck.checks.oracle import CaseReport, Request, call_checks, check_inputs
+from scancheck.contract import Contract, Structure, resolve
+from scancheck.formats import FP32, FP64, format_named
+from scancheck.kernel import Kernel
+from scancheck.metrics import measure
+from scancheck.ops.normal_form import Op, spec_of
+from scancheck.oracles.ladder import Reference, Truth, certify
+from scancheck.recipes.inputs import Inputs
+from scancheck.runner import Outcome, execute
+from scancheck.verdict import Check, judge, worst_verdict
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """A case that relations are tried on."""
+
+    kernel: Kernel
+    op: Op
+    case: Case
+    inputs: Inputs
+    request: Request
+    whole: CaseReport  # the kernel's own report on the case
+    budget: Budget  # of the case, for any order and a state kept at every step
+    truth: Truth  # of the case, certified against that budget
+
+
+def subject_of(
+    kernel: Kernel, op: Op, case: Case, inputs: Inputs, request: Request
+) -> Subject:
+    """The kernel's report on the inputs, with what judges them in any order."""
+    bare = replace(request, gradients=False)
+    loose = any_order(request.contract, case.dtype)
+    budget = budget_for(op, inputs.tensors, inputs.switches, loose, case.dtype)
+    allowance = {name: a.error for name, a in budget.outputs.items()}
+    return Subject(
+        kernel=kernel,
+        op=op,
+        case=case,
+        inputs=inputs,
+        request=bare,
+        whole=check_inputs(kernel, case, inputs, bare),
+        budget=budget,
+        truth=certify(op, inputs.tensors, inputs.switches, None, allowance),
+    )
+
+
+def any_order(contract: Contract, dtype: str) -> Contract:
+    """The contract of a kernel whose sequence may be cut anywhere and resumed.
+
+    Cutting restarts the count of steps between stores of the state, and hands the state
+    over in the format of the op's state, which may be shorter than the kernel's own.
+    """
+    returned = FP64 if dtype == FP64.name else FP32
+    kept = format_named(resolve(contract, dtype).state)
+    state = returned.name if kept.precision > returned.precision else contract.state
+    return replace(
+        contract, structure=Structure(), comp="none", state=state, state_every=1
+    )
+
+
+def part(op: Op, inputs: Inputs, start: int, stop: int) -> Inputs:
+    """The inputs of some steps only."""
+    tensors = {}
+    for name, values in inputs.tensors.items():
+        axes = spec_of(op, name, values.ndim).axes
+        index = [slice(None)] * values.ndim
+        if op.time_axis in axes:
+            index[axes.index(op.time_axis)] = slice(start, stop)
+        tensors[name] = values[tuple(index)]
+    return replace(inputs, tensors=tensors)
+
+
+def run_once(subject: Subject, inputs: Inputs) -> Outcome:
+    """The outcome of one call of the kernel on these inputs."""
+    return execute(subject.kernel, subject.op, inputs, subject.case.dtype, runs=1)
+
+
+def judged(subject: Subject, got: dict[str, FloatArray], check: str) -> CaseReport:
+    """Outputs that a relation put together, against the truth of the case."""
+    return _report(subject, check, got, subject.budget, subject.truth)
+
+
+def compared(
+    subject: Subject,
+    got: dict[str, FloatArray],
+    wanted: dict[str, FloatArray],
+    slack: dict[str, FloatArray],
+    check: str,
+) -> CaseReport:
+    """Outputs that must equal others to the bit, but for `slack` where it is not 0."""
+    budget, truth = {}, {}
+    for name, values in wanted.items():
+        budget[name] = replace(
+            subject.budget.outputs[name],
+            error=slack[name],
+            overflows=np.zeros(values.shape, dtype=bool),
+        )
+        nothing = np.zeros(values.shape)
+        truth[name] = Reference(
+            hi=values, lo=nothing, radius=nothing, certified=nothing == 0, rung="self"
+        )
+    report = _report(
+        subject,
+        check,
+        got,
+        replace(subject.budget, outputs=budget),
+        replace(subject.truth, outputs=truth),
+    )
+    checks = tuple(
+        replace(found, reason=f"not the same bits: {found.reason}")
+        if found.reason
+        else found
+        for found in report.checks
+    )
+    return replace(report, checks=checks)
+
+
+def _report(
+    subject: Subject,
+    check: str,
+    got: dict[str, FloatArray],
+    budget: Budget,
+    truth: Truth,
+) -> CaseReport:
+    metrics = {
+        name: measure(name, values, truth.outputs[name], budget.outputs[name])
+        for name, values in got.items()
+    }
+    checks: list[Check] = []
+    for name, found in metrics.items():
+        axes = spec_of(subject.op, name, found.ratio.ndim).axes
+        time = subject.op.time_axis
+        axis = axes.index(time) if time in axes else None
+        checks.append(judge(check, found, time_axis=axis))
+    outcome = replace(
+        subject.whole.outcome, outputs=got, differs={}, gradient_differs={}
+    )
+    return replace(
+        subject.whole,
+        checks=tuple(checks),
+        verdict=worst_verdict(c.verdict for c in checks),
+        metrics=metrics,
+        gradient_metrics={},
+        outcome=outcome,
+        budget=budget,
+        truth=truth,
+    )
+
+
+def call_failed(subject: Subject, outcome: Outcome, check: str) -> CaseReport:
+    """The report of a relation whose own call went wrong; none where all do."""
+    whole = subject.whole
+    failed = (
+        [] if whole.outcome.problem is not None else call_checks(subject.op, outcome)
+    )
+    checks = tuple(replace(found, check=check) for found in failed)
+    return replace(
+        whole,
+        checks=checks,
+        verdict=worst_verdict(c.verdict for c in checks),
+        metrics={},
+        gradient_metrics={},
+        outcome=outcome,
+    )
+
+
+def renamed(report: CaseReport, check: str) -> CaseReport:
+    """A report on related inputs, its checks under the relation's name."""
+    checks = tuple(replace(found, check=check) for found in report.checks)
+    return replace(report, checks=checks)
