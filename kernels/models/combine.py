@@ -122,15 +122,12 @@ def take(maps: Affine, index: Any) -> Affine:
 
 
 def join(*parts: Affine) -> Affine:
-    """All along the leading axis; a rest that only later parts have begins with zeros.
-
-    A field is there when the last part has it.
-    """
+    """All along the leading axis; a rest that only some parts have is else zero."""
     joined = {}
     for field in fields(Affine):
-        if getattr(parts[-1], field.name) is None:
-            continue
         values = [getattr(part, field.name) for part in parts]
+        if all(x is None for x in values):
+            continue
         joined[field.name] = np.concatenate(
             [
                 np.zeros_like(part.drive) if x is None else x
@@ -153,17 +150,13 @@ def begun(steps: Affine, first: Affine) -> Affine:
     Its decay stays in place and is never used: an element that reaches the first step
     is complete and only ever stands on the left.
     """
-    drive = steps.drive.copy()
-    drive[0] = first.drive
-    drive_rest = None
-    if first.drive_rest is not None:
-        drive_rest = steps.drive * 0.0
-        drive_rest[0] = first.drive_rest
+    later = take(steps, slice(1, None))
+    begin = join(take(first, None), as_states(later))
     return Affine(
-        drive=drive,
+        drive=begin.drive,
         decay=steps.decay,
         decay_rest=steps.decay_rest,
-        drive_rest=drive_rest,
+        drive_rest=begin.drive_rest,
     )
 
 

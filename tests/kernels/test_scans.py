@@ -5,7 +5,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scancheck.formats import (
@@ -25,15 +25,27 @@ from scancheck.kernels.models.algorithm import (
     adjoint_scan,
     exponential_steps,
     scan,
+    states_again,
 )
 from scancheck.kernels.models.arithmetic import Arithmetic, Array
 
-SHAPES = [
-    ("sequential", "sequential"),
-    ("hillis_steele", "sequential"),
-    ("chunk", "sequential"),
-    ("chunk", "tree"),
+# Name, order inside a chunk, order between chunks.
+Shape = tuple[str, str, str]
+SHAPES: list[Shape] = [
+    ("sequential", "sequential", "sequential"),
+    ("hillis_steele", "sequential", "sequential"),
+    ("blelloch", "sequential", "sequential"),
+    ("chunk", "sequential", "sequential"),
+    ("chunk", "tree", "sequential"),
+    ("chunk", "warps", "sequential"),
+    ("chunk", "sequential", "tree"),
+    ("chunk", "warps", "tree"),
+    ("single_pass", "sequential", "sequential"),
+    ("single_pass", "tree", "sequential"),
+    ("single_pass", "warps", "sequential"),
 ]
+CHUNKED = ("chunk", "single_pass")
+every_shape = pytest.mark.parametrize("shape", SHAPES, ids="-".join)
 VARIANTS = ["plain", "kahan", "full"]
 seeds = st.integers(0, 2**32 - 1)
 lengths = st.integers(0, 24)
@@ -42,13 +54,26 @@ chunks = st.integers(1, 9)
 Step = tuple[Fraction, Fraction]
 
 
+def shaped(
+    shape: Shape, variant: str, *, chunk: int, state: Format | None = None
+) -> Algorithm:
+    """The algorithm of this shape."""
+    name, inner, carry = shape
+    return Algorithm(
+        name=name, variant=variant, chunk=chunk, inner=inner, carry=carry, state=state
+    )
+
+
 def run(
     fmt: Format, algorithm: Algorithm, a: FloatArray, b: FloatArray, s0: FloatArray
 ) -> FloatArray:
     """The states in float64."""
     arithmetic = Arithmetic(fmt)
     steps = Steps(drive=arithmetic.lift(b), decay=arithmetic.lift(a))
-    states = scan(arithmetic, algorithm, steps, arithmetic.lift(s0)).states
+    scanned = scan(arithmetic, algorithm, steps, arithmetic.lift(s0))
+    states = scanned.states
+    again = states_again(arithmetic, algorithm, steps, scanned.edges)
+    assert np.array_equal(again, states, equal_nan=True)
     assert states.shape == b.shape
     assert states.dtype == arithmetic.dtype
     return states.astype(np.float64)
@@ -81,11 +106,12 @@ def exact_states(
     return lanes
 
 
-@pytest.mark.parametrize(("name", "inner"), SHAPES)
+@every_shape
 @pytest.mark.parametrize("variant", VARIANTS)
+@settings(max_examples=25)
 @given(seed=seeds, length=lengths, chunk=chunks)
 def test_fp64_within_the_bound_of_any_order(
-    name: str, inner: str, variant: str, seed: int, length: int, chunk: int
+    shape: Shape, variant: str, seed: int, length: int, chunk: int
 ) -> None:
     """In fp64 every algorithm is within gamma_n M of the rational states.
 
@@ -93,7 +119,7 @@ def test_fp64_within_the_bound_of_any_order(
     (Higham 2002, lemma 3.1).
     """
     a, b, s0 = random_steps(FP64, seed, length)
-    algorithm = Algorithm(name=name, variant=variant, chunk=chunk, inner=inner)
+    algorithm = shaped(shape, variant, chunk=chunk)
     states = run(FP64, algorithm, a, b, s0)
     exact, sizes = exact_states(a, b, s0), exact_states(a, b, s0, absolute=True)
     for lane in range(b.shape[1]):
@@ -139,60 +165,140 @@ def scalar_tree(
     return steps
 
 
-def scalar_hillis_steele(
-    rounded: Callable[[Fraction], Fraction], steps: list[Step], s: Fraction
+def scalar_warps(
+    rounded: Callable[[Fraction], Fraction], steps: list[Step]
+) -> list[Step]:
+    """Doubling in warps of 32, over the warps' totals, then every later warp joined."""
+    warps = [scalar_tree(rounded, steps[k : k + 32]) for k in range(0, len(steps), 32)]
+    if not warps:
+        return []
+    # A last warp that is not full hands nothing on.
+    totals = scalar_tree(rounded, [warp[-1] for warp in warps])
+    joined = warps[0]
+    for total, warp in zip(totals, warps[1:], strict=False):
+        joined = joined + [scalar_combine(rounded, total, step) for step in warp]
+    return joined
+
+
+def scalar_in_order(
+    rounded: Callable[[Fraction], Fraction], steps: list[Step]
+) -> list[Step]:
+    """Each step combined with all before it, one after another."""
+    prefixes = steps[:1]
+    for step in steps[1:]:
+        prefixes.append(scalar_combine(rounded, prefixes[-1], step))
+    return prefixes
+
+
+SCALAR_PREFIXES = {
+    "sequential": scalar_in_order,
+    "tree": scalar_tree,
+    "warps": scalar_warps,
+}
+
+
+def scalar_begun(
+    rounded: Callable[[Fraction], Fraction], inner: str, steps: list[Step], s: Fraction
 ) -> list[Fraction]:
-    """The initial state joins the first step, then the tree."""
+    """The initial state joins the first step, which is then a constant map."""
     if not steps:
         return []
-    a, b = steps[0]
-    first = (Fraction(0), rounded(rounded(a * s) + b))
-    return [drive for _, drive in scalar_tree(rounded, [first, *steps[1:]])]
+    first = (Fraction(0), scalar_sequential(rounded, steps[:1], s)[0])
+    prefixes = SCALAR_PREFIXES[inner](rounded, [first, *steps[1:]])
+    return [drive for _, drive in prefixes]
 
 
 def scalar_chunked(
     rounded: Callable[[Fraction], Fraction],
+    shape: Shape,
     steps: list[Step],
     s: Fraction,
     chunk: int,
-    tree: bool,
     stored: Callable[[Fraction], Fraction],
 ) -> list[Fraction]:
-    """Chunk by chunk: its states from the carry, then the carry over its total."""
+    """The state each chunk starts from, then each chunk from it."""
+    name, inner, carry = shape
+    parts = [steps[k : k + chunk] for k in range(0, len(steps), chunk)]
+    prefixes = [SCALAR_PREFIXES[inner](rounded, part) for part in parts]
+    totals = [prefix[-1] for prefix in prefixes[:-1]]
+    edges = [s]
+    if carry == "tree":
+        edges += [stored(x) for x in scalar_begun(rounded, "tree", totals, s)]
+    else:
+        for total in totals:
+            edges.append(stored(scalar_sequential(rounded, [total], edges[-1])[0]))
     states = []
-    for start in range(0, len(steps), chunk):
-        inside = steps[start : start + chunk]
-        scan_inside = scalar_hillis_steele if tree else scalar_sequential
-        states += scan_inside(rounded, inside, s)
-        if tree:
-            total = scalar_tree(rounded, inside)[-1]
+    for edge, part, prefix in zip(edges, parts, prefixes, strict=False):
+        if name == "single_pass":
+            for step in prefix:
+                states += scalar_sequential(rounded, [step], edge)
         else:
-            total = inside[0]
-            for step in inside[1:]:
-                total = scalar_combine(rounded, total, step)
-        s = stored(rounded(rounded(total[0] * s) + total[1]))
+            states += scalar_begun(rounded, inner, part, edge)
     return states
 
 
-@pytest.mark.parametrize(("name", "inner"), SHAPES)
-@pytest.mark.parametrize("fmt", [FP16, BF16, FP32], ids=lambda fmt: fmt.name)
-@pytest.mark.parametrize("state", [None, "bf16"])
-@given(seed=seeds, length=lengths, chunk=chunks)
-def test_bitwise_as_scalar_loops(
-    name: str,
-    inner: str,
-    fmt: Format,
-    state: str | None,
-    seed: int,
-    length: int,
+def scalar_blelloch(
+    rounded: Callable[[Fraction], Fraction], steps: list[Step], s: Fraction
+) -> list[Fraction]:
+    """Recursively: a block's left half starts where it starts, the right half from
+    there through the total of the left half; totals are those of halves.
+    """
+    if not steps:
+        return []
+    size = 1
+    while size < len(steps):
+        size *= 2
+    full = steps + [(Fraction(1), Fraction(0))] * (size - len(steps))
+
+    def total(block: list[Step]) -> Step:
+        if len(block) == 1:
+            return block[0]
+        half = len(block) // 2
+        return scalar_combine(rounded, total(block[:half]), total(block[half:]))
+
+    def states(block: list[Step], start: Fraction) -> list[Fraction]:
+        if len(block) == 1:
+            return scalar_sequential(rounded, block, start)
+        half = len(block) // 2
+        middle = scalar_sequential(rounded, [total(block[:half])], start)[0]
+        return states(block[:half], start) + states(block[half:], middle)
+
+    return states(full, s)[: len(steps)]
+
+
+def scalar_states(
+    rounded: Callable[[Fraction], Fraction],
+    shape: Shape,
+    steps: list[Step],
+    s: Fraction,
     chunk: int,
+    stored: Callable[[Fraction], Fraction],
+) -> list[Fraction]:
+    """The states of one lane by the scalar definition of a shape."""
+    match shape[0]:
+        case "hillis_steele":
+            return scalar_begun(rounded, "tree", steps, s)
+        case "blelloch":
+            return scalar_blelloch(rounded, steps, s)
+        case "sequential":
+            states: list[Fraction] = []
+            for step in steps:
+                carried = stored(states[-1]) if states else s
+                states += scalar_sequential(rounded, [step], carried)
+            return states
+        case _:
+            return scalar_chunked(rounded, shape, steps, s, chunk, stored)
+
+
+def assert_bitwise(
+    shape: Shape, fmt: Format, state: str | None, seed: int, length: int, chunk: int
 ) -> None:
-    """Every algorithm rounds exactly where its scalar definition rounds."""
+    """The model rounds exactly where the scalar definition rounds, and does so again
+    when the states are recomputed from those at chunk edges.
+    """
     a, b, s0 = random_steps(fmt, seed, length)
     stored_format = None if state is None else FORMATS[state]
-    algorithm = Algorithm(
-        name=name, variant="plain", chunk=chunk, inner=inner, state=stored_format
-    )
+    algorithm = shaped(shape, "plain", chunk=chunk, state=stored_format)
     states = run(fmt, algorithm, a, b, s0)
 
     def rounded(x: Fraction) -> Fraction:
@@ -207,16 +313,28 @@ def test_bitwise_as_scalar_loops(
             for x, y in zip(a[:, lane], b[:, lane], strict=True)
         ]
         s = Fraction(s0[lane])
-        if name == "hillis_steele":
-            expected = scalar_hillis_steele(rounded, steps, s)
-        elif name == "chunk":
-            expected = scalar_chunked(rounded, steps, s, chunk, inner == "tree", stored)
-        else:
-            expected = []
-            for step in steps:
-                carried = stored(expected[-1]) if expected else s
-                expected += scalar_sequential(rounded, [step], carried)
+        expected = scalar_states(rounded, shape, steps, s, chunk, stored)
         assert [Fraction(x) for x in states[:, lane]] == expected
+
+
+@every_shape
+@pytest.mark.parametrize("fmt", [FP16, BF16, FP32], ids=lambda fmt: fmt.name)
+@pytest.mark.parametrize("state", [None, "bf16"])
+@settings(max_examples=12)
+@given(seed=seeds, length=lengths, chunk=chunks)
+def test_bitwise_as_scalar_loops(
+    shape: Shape, fmt: Format, state: str | None, seed: int, length: int, chunk: int
+) -> None:
+    """Every algorithm rounds exactly where its scalar definition rounds."""
+    assert_bitwise(shape, fmt, state, seed, length, chunk)
+
+
+@every_shape
+@pytest.mark.parametrize("length", [1, 32, 33, 97, 130])
+@pytest.mark.parametrize("chunk", [33, 65, 1024])
+def test_bitwise_at_warps_and_odd_tails(shape: Shape, length: int, chunk: int) -> None:
+    """So it does with chunks of several warps, longer than the scan, and odd tails."""
+    assert_bitwise(shape, FP32, None, length, length, chunk)
 
 
 @given(seed=seeds, length=lengths, every=st.integers(1, 5))
@@ -237,13 +355,13 @@ def test_sequential_state_is_stored_every_so_often(
         assert states[t, 0] == s
 
 
-@pytest.mark.parametrize(("name", "inner"), SHAPES)
+@every_shape
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("fmt", [FP16, BF16, FP32, FP64], ids=lambda fmt: fmt.name)
-def test_exact_on_dyadic_data(name: str, inner: str, variant: str, fmt: Format) -> None:
+def test_exact_on_dyadic_data(shape: Shape, variant: str, fmt: Format) -> None:
     """With decays 0, 1/2, 1 and small integers no operation rounds: all agree bitwise.
 
-    Every length up to 40 with every chunk size up to 9.
+    Lengths and chunk sizes around powers of two, and a warp and more.
     """
     rng = np.random.default_rng(7)
     a = rng.choice([0.0, 0.5, 1.0], (40, 8), p=[0.4, 0.1, 0.5])
@@ -255,9 +373,9 @@ def test_exact_on_dyadic_data(name: str, inner: str, variant: str, fmt: Format) 
     for t in range(40):
         s = a[t] * s + b[t]
         exact[t] = s
-    for length in range(41):
-        for chunk in range(1, 10) if name == "chunk" else (1,):
-            algorithm = Algorithm(name=name, variant=variant, chunk=chunk, inner=inner)
+    for length in (0, 1, 2, 3, 4, 5, 8, 9, 15, 16, 17, 31, 32, 33, 40):
+        for chunk in (1, 2, 3, 5, 8, 9, 34) if shape[0] in CHUNKED else (1,):
+            algorithm = shaped(shape, variant, chunk=chunk)
             states = run(fmt, algorithm, a[:length], b[:length], s0)
             assert np.array_equal(states, exact[:length])
 
@@ -353,11 +471,12 @@ def test_full_compensation_of_log_gates() -> None:
     assert worst_error("plain", "log") >= 10
 
 
-@pytest.mark.parametrize(("name", "inner"), SHAPES)
+@every_shape
 @pytest.mark.parametrize("variant", ["kahan", "full"])
+@settings(max_examples=25)
 @given(seed=seeds, length=st.integers(1, 40), chunk=chunks)
 def test_compensation_in_every_order(
-    name: str, inner: str, variant: str, seed: int, length: int, chunk: int
+    shape: Shape, variant: str, seed: int, length: int, chunk: int
 ) -> None:
     """In any order, compensated, what is left beside u |S| is of second order.
 
@@ -368,7 +487,7 @@ def test_compensation_in_every_order(
     a, b, s0 = random_steps(FP32, seed, length)
     if variant == "kahan":
         a = np.sign(a) * 0.5
-    algorithm = Algorithm(name=name, variant=variant, chunk=chunk, inner=inner)
+    algorithm = shaped(shape, variant, chunk=chunk)
     states = run(FP32, algorithm, a, b, s0)
     exact, sizes = exact_states(a, b, s0), exact_states(a, b, s0, absolute=True)
     u = Fraction(1, 2**24)
@@ -379,9 +498,9 @@ def test_compensation_in_every_order(
             assert error <= u * (abs(exact[lane][t]) + second) + second
 
 
-@pytest.mark.parametrize(("name", "inner"), SHAPES)
+@every_shape
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_adjoint_is_the_transpose(name: str, inner: str, variant: str) -> None:
+def test_adjoint_is_the_transpose(shape: Shape, variant: str) -> None:
     """<ybar, S(b)> + <gbar, S_T> = <G, b> + <dS_0, S_0>, exactly on dyadic data."""
     rng = np.random.default_rng(11)
     arithmetic = Arithmetic(FP64)
@@ -397,7 +516,7 @@ def test_adjoint_is_the_transpose(name: str, inner: str, variant: str) -> None:
             integers(3),
             integers(3),
         )
-        algorithm = Algorithm(name=name, variant=variant, chunk=4, inner=inner)
+        algorithm = shaped(shape, variant, chunk=4)
         steps = Steps(drive=b, decay=a)
         states = scan(arithmetic, algorithm, steps, s0).states
         final = states[-1] if length else s0
