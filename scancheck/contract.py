@@ -50,6 +50,8 @@ class Contract:
     structure: Structure = Structure()  # order of combination
     fma: str = "allowed"  # allowed, yes, no
     log: str = "none"  # none, diff, segsum, factored, ratio, full, renorm
+    gate_gradient: str = "direct"  # of log gates: direct (w_t G_t S_{t-1}) or
+    # reverse_cumsum (sums of r obar S - G x over all later steps)
     comp: str = "none"  # none, kahan (addition only), full (product and addition)
     exp: ErrorModel = ErrorModel(e0=4.0, e1=2.35)  # CUDA's fast exp, numerics 2.1
     # ln x and ln(1 + x) are off by e0 |ln x| + e1: CUDA's fast logarithm, 3 ulps of the
@@ -72,6 +74,7 @@ class Contract:
 CHOICES = {
     "fma": ("allowed", "yes", "no"),
     "log": ("none", "diff", "segsum", "factored", "ratio", "full", "renorm"),
+    "gate_gradient": ("direct", "reverse_cumsum"),
     "comp": ("none", "kahan", "full"),
     "ftz": ("either", "yes", "no"),
     "range": ("products", "sequential", "log"),

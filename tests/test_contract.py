@@ -163,6 +163,8 @@ def _pairs(text: str) -> list[tuple[str, str]]:
             {"structure": Structure(kind="chunk", chunk=8, order="stepwise")},
         ),
         ("log=diff,range=log", {"log": "diff", "range": "log"}),
+        ("gate_gradient=reverse_cumsum", {"gate_gradient": "reverse_cumsum"}),
+        ("ln=2+6.1", {"ln": ErrorModel(e0=2.0, e1=6.1)}),
         (
             "comp=full,structure=tree",
             {"comp": "full", "structure": Structure(kind="tree")},

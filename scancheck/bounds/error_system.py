@@ -15,6 +15,7 @@ from scancheck.bounds.error_tile import (
     run_forward,
     write_state,
 )
+from scancheck.bounds.gate_gradient import reverse_sums
 from scancheck.bounds.rules import Rules, Store, reverse_additions
 from scancheck.bounds.scan_tables import coefficients, path_table
 from scancheck.bounds.tree_emulation import Emulation, emulate, emulation_for
@@ -40,6 +41,9 @@ class ErrorSystem:
         self.coefficients = coefficients(rules)
         self._path: FloatArray = np.zeros((0, scan.PATH_COLUMNS))
         self._emulation: Emulation | None = None
+        # Gate gradients summed in reverse: later tiles, and how many steps they have.
+        self.gate_sums: ErrorNumber = exact_number(rules, np.zeros(()))
+        self.summed_steps = 0
 
     def constant(self, values: FloatArray) -> ErrorNumber:
         """Stored inputs, exact."""
@@ -155,6 +159,7 @@ class ErrorSystem:
         """Scans of the final state's cotangent, and a decay of one above the end."""
         above = np.zeros((4, *state.shape))
         above[[0, 1, 3]] = 1.0
+        self.gate_sums, self.summed_steps = state, 0
         return self.begin(state), above
 
     def adjoint(
@@ -201,7 +206,34 @@ class ErrorSystem:
                 cotangents,
                 w=self._through_tree(cotangents.w, before, inside, states, g, total),
             )
+        cotangents = self.with_gates(cotangents, lowered, before, obar, inside)
         return cotangents, (s, above)
+
+    def with_gates(
+        self,
+        cotangents: Cotangents,
+        lowered: Lowered,
+        states: ErrorNumber,
+        obar: ErrorNumber,
+        inside: ErrorNumber,
+    ) -> Cotangents:
+        """The cotangents with that of log_w, where the contract sums it in reverse.
+
+        states: S_0 to S_T of the tile, inside: its G_t, both [G, T, K, L].
+        """
+        if self.rules.gate_gradient == "direct" or lowered.log_w is None:
+            return cotangents
+        after, steps = states[:, 1:], inside.shape[1]
+        read = after * obar[:, :, None, :]
+        if lowered.r is not None:
+            read = lowered.r * read
+        if self.summed_steps == 0:
+            self.gate_sums = after[:, -1] * self.gate_sums
+        gates, self.gate_sums = reverse_sums(
+            read, inside * self.written(lowered), self.gate_sums, self.summed_steps
+        )
+        self.summed_steps += steps
+        return replace(cotangents, log_w=gates)
 
     def _through_tree(
         self,

@@ -76,6 +76,7 @@ class LogChunkSystem(ErrorSystem):
         """The scan of the final state's cotangent, and a gate of 0 above the end."""
         above = np.zeros((8, *state.shape))
         above[[4, 5, 7]] = 1.0
+        self.gate_sums, self.summed_steps = state, 0
         return self.begin(state), above
 
     def adjoint(
@@ -102,7 +103,9 @@ class LogChunkSystem(ErrorSystem):
         )  # fmt: skip
         share(groups * lanes, y.size, loop)
         inside = ErrorNumber(self.rules, *g).transpose(1, 0, 2, 3)
-        cotangents = contract(lowered, states.transpose(1, 0, 2, 3), obar, inside)
+        both = states.transpose(1, 0, 2, 3)
+        cotangents = contract(lowered, both, obar, inside)
+        cotangents = self.with_gates(cotangents, lowered, both, obar, inside)
         return cotangents, ((s, h), above)
 
     def end_adjoint(self, carry: Any) -> ErrorNumber:

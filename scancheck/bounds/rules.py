@@ -40,6 +40,7 @@ class Rules:
     ln: tuple[float, float]  # error e0 |ln x| + e1
     softplus: tuple[float, float]
     silu: tuple[float, float]
+    gate_gradient: str  # direct, reverse_cumsum
     decay_cast: Store | None  # a cast of the decay
     drive_cast: Store | None  # a cast of the value written
     partial_products: bool  # whether products of decays must stay in range
@@ -87,6 +88,7 @@ def rules_for(contract: Contract, dtype: str, *, underflow: bool = True) -> Rule
         ln=(u * contract.ln.e0, u * contract.ln.e1),
         softplus=(u * contract.softplus.e0, u * contract.softplus.e1),
         silu=(u * contract.silu.e0, u * contract.silu.e1),
+        gate_gradient=contract.gate_gradient,
         decay_cast=_cast(casts.get("decay"), scale, flush),
         drive_cast=_cast(casts.get("drive"), scale, flush),
         partial_products=contract.range == "products" and not sequential,

@@ -8,7 +8,14 @@ final_state [B, D].
 from collections.abc import Mapping
 from typing import Any
 
-from scancheck.ops.normal_form import Cotangents, Lowered, Op, Tensors, TensorSpec
+from scancheck.ops.normal_form import (
+    Cotangents,
+    Lowered,
+    Op,
+    Tensors,
+    TensorSpec,
+    gate_cotangent,
+)
 
 SEQUENCE = ("B", "T", "D")
 STATE = ("B", "D")
@@ -35,11 +42,11 @@ def epilogue_pullback(tile: Tensors, o: Any, ybar: Any) -> tuple[Any, dict[str, 
 def lower_pullback(
     tile: Tensors, lowered: Lowered, cotangents: Cotangents
 ) -> dict[str, Any]:
-    """da = wbar; dg = a wbar, formed directly (numerics 2.9); db = vbar."""
-    wbar = cotangents.w[:, :, 0, :]
+    """da = wbar; dg is the cotangent of log a (numerics 2.9); db = vbar."""
     if "g" in tile:
-        return {"g": lowered.w[:, :, 0, :] * wbar, "b": cotangents.v}
-    return {"a": wbar, "b": cotangents.v}
+        gbar = gate_cotangent(lowered, cotangents)
+        return {"g": gbar[:, :, 0, :], "b": cotangents.v}
+    return {"a": cotangents.w[:, :, 0, :], "b": cotangents.v}
 
 
 def state_in(state: Any, sizes: Mapping[str, int]) -> Any:

@@ -79,6 +79,14 @@ class Cotangents:
     v: Any
     k: Any = None
     r: Any = None
+    log_w: Any = None  # where it is not formed from that of w
+
+
+def gate_cotangent(lowered: Lowered, cotangents: Cotangents) -> Any:
+    """The cotangent of log_w: w wbar, formed directly, unless one is given."""
+    if cotangents.log_w is not None:
+        return cotangents.log_w
+    return lowered.w * cotangents.w
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,14 @@ that group, K = N.
 from collections.abc import Mapping
 from typing import Any
 
-from scancheck.ops.normal_form import Cotangents, Lowered, Op, Tensors, TensorSpec
+from scancheck.ops.normal_form import (
+    Cotangents,
+    Lowered,
+    Op,
+    Tensors,
+    TensorSpec,
+    gate_cotangent,
+)
 
 CHANNELS = ("B", "D", "L")
 STATE = ("B", "D", "N")
@@ -148,7 +155,7 @@ def lower_pullback(
     """Back through w = exp(d A), v = d u and d = softplus(delta + bias)."""
     batch, groups = tile["u"].shape[0], _groups(tile)
     x, d = _step(tile)
-    lbar = lowered.w * cotangents.w
+    lbar = gate_cotangent(lowered, cotangents)
     matrix = _matrix(tile["A"], batch, groups)
     vbar = _channels(cotangents.v, groups)
     dbar = _channels((lbar * matrix).sum(2), groups) + vbar * tile["u"]

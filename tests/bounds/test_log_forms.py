@@ -73,6 +73,8 @@ def contract_for(p: Program, fmt: Format, mode: str) -> Contract:
     return Contract(
         ln=fair if mode in ("nearest", "flush") else Contract().ln,
         compute=fmt.name, log=p.form, range="log", structure=where,
+        state="compute" if p.keep is None else p.keep.name,
+        state_every=1 if p.keep is None else p.chunk,
         ftz="yes" if mode == "flush" else "no",
         exp=fair if mode in ("nearest", "flush") else Contract().exp,
     )  # fmt: skip
@@ -139,6 +141,34 @@ def test_other_chunks_and_fp16(form: str, chunk: int) -> None:
             data = drawn(gates, "normal", FORMATS[dtype], 40)
             for _, got, want, allowed in tried(p, data, FORMATS[dtype], "nearest"):
                 assert np.max(ratios(got, want, allowed)) <= 1.0, (gates, tree, dtype)
+
+
+@pytest.mark.parametrize("form", ["segsum", "factored", "ratio", "renorm"])
+def test_a_state_kept_in_bf16_fits_its_budget(form: str) -> None:
+    """Rounded at chunk edges, forwards and in the adjoint; and it needs that budget."""
+    p = Program(form=form, chunk=8, keep=FORMATS["bf16"])
+    for mode, gates in product(("nearest", "away"), ("near one", "strong")):
+        data = drawn(gates, "normal", FORMATS["fp32"], 40)
+        for tensor, got, want, allowed in tried(p, data, FORMATS["fp32"], mode):
+            assert np.max(ratios(got, want, allowed)) <= 1.0, (mode, gates, tensor)
+    data = drawn("near one", "normal", FORMATS["fp32"], 40)
+    _, got, want, _ = next(tried(p, data, FORMATS["fp32"], "nearest"))
+    whole = next(tried(replace(p, keep=None), data, FORMATS["fp32"], "nearest"))[3]
+    assert np.max(ratios(got, want, whole)) > 10.0
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_tiles_do_not_change_the_bound(
+    form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Chunks that lie across the engine's tiles give the same budget."""
+    data = drawn("mixed", "normal", FORMATS["fp32"], 50)
+    p = Program(form=form, chunk=16, tree=True)
+    whole = list(tried(p, data, FORMATS["fp32"], "nearest"))
+    monkeypatch.setattr("scancheck.oracles.engine.TILE_ENTRIES", 3 * 7)
+    tiled = list(tried(p, data, FORMATS["fp32"], "nearest"))
+    for one, other in zip(whole, tiled, strict=True):
+        assert np.array_equal(one[3].error, other[3].error), one[0]
 
 
 @pytest.mark.parametrize("form", FORMS)

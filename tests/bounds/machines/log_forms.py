@@ -9,6 +9,8 @@ from machines.emulator import WIDE, Machine
 from machines.log_chunks import running_sums
 from numpy.typing import NDArray
 
+from scancheck.formats import Format
+
 Array = NDArray[Any]
 
 
@@ -20,6 +22,7 @@ class Program:
     chunk: int
     tree: bool = False
     upwards: bool = True  # order of the sum over the steps of a chunk
+    keep: Format | None = None  # what the carried state is rounded into
 
 
 def states(m: Machine, p: Program, log: Array, w: Array, x: Array, s: Array) -> Array:
@@ -31,7 +34,7 @@ def states(m: Machine, p: Program, log: Array, w: Array, x: Array, s: Array) -> 
         here = slice(start, start + p.chunk)
         out += _CHUNKS[p.form](m, p, w[here] if p.form == "ratio" else log[here],
                                x[here], s)  # fmt: skip
-        s = out[-1]
+        s = out[-1] if p.keep is None else m.stored(p.keep, out[-1])
     return np.array(out)
 
 
