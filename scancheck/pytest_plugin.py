@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from scancheck import pytest_findings
+
 if TYPE_CHECKING:
     from scancheck.gate import Result
 
@@ -93,6 +95,10 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers",
         f"scan({', '.join(MARKER_KEYS)}): arguments of `verify` in this test",
     )
+    config.addinivalue_line(
+        "markers", f"{pytest_findings.MARKER}({pytest_findings.HELP}"
+    )
+    config.pluginmanager.register(pytest_findings, "scancheck-findings")
     profile = _setting(config, "profile")
     if profile not in PROFILES:
         raise pytest.UsageError(

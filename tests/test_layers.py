@@ -26,7 +26,7 @@ LAYERS = (
     ("report", "adapters", "target"),
     ("registry",),
     ("gate",),
-    ("pytest_plugin", "fuzz_commands", "cli", "__main__"),
+    ("pytest_plugin", "pytest_findings", "fuzz_commands", "cli", "__main__"),
 )
 RANK = {unit: rank for rank, layer in enumerate(LAYERS) for unit in layer}
 

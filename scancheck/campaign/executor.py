@@ -7,6 +7,7 @@ that all are forked from, where the platform has one.
 import multiprocessing
 import re
 import signal
+import sysconfig
 import tempfile
 from contextlib import suppress
 from multiprocessing.connection import Connection
@@ -196,11 +197,17 @@ def _place(log: str) -> str:
         return ""
     _, _, thread = log[: called.start()].rpartition("hread 0x")
     frames = FRAME.findall(thread)
-    ours = [f for f in frames if "torch" not in Path(f[0]).parts] or frames
-    if not ours:
+    if not frames:
         return ""
-    file, line, name = ours[0]
+    # The innermost frame of the user's code, else the kernel's own call.
+    file, line, name = next((f for f in frames if _is_own(f[0])), frames[-1])
     return f" ({Path(file).name}:{line}, in {name})"
+
+
+def _is_own(file: str) -> bool:
+    """Whether the file is neither installed nor Python's."""
+    libraries = {sysconfig.get_paths()[kind] for kind in ("stdlib", "purelib")}
+    return not any(file.startswith(library) for library in libraries)
 
 
 def _tail(log: Path) -> str:

@@ -17,12 +17,14 @@ from scancheck import __version__
 from scancheck.bridge import from_torch, to_torch
 from scancheck.case import Case, case_from_json, case_to_json
 from scancheck.contract import Contract, format_contract, parse_contract
+from scancheck.diagnosis import CAUSES
 from scancheck.errors import CaseInvalid, RecordUnreadable
 from scancheck.formats import FORMATS, FloatArray
 from scancheck.ops import OPS, op_named
 from scancheck.ops.normal_form import Op, spec_of
 from scancheck.recipes.inputs import COTANGENT_KINDS, Inputs
 from scancheck.record import Finding, to_plain
+from scancheck.verdict import Verdict
 
 SUFFIX = ".safetensors"
 KEY = "scancheck_finding"  # in the header's metadata
@@ -287,6 +289,8 @@ def _finding(data: Any, case: Case) -> Finding:
     for name in ("check", "verdict", "cause", "reason", "advice"):
         if not isinstance(data.get(name), str):
             raise _Unreadable(f"expected a text as {name} of the finding")
+    if data["verdict"] not in list(Verdict) or data["cause"] not in CAUSES:
+        raise _Unreadable("the verdict or the cause of the finding is unknown")
     known = {f.name for f in fields(Finding)}
     kept = {name: value for name, value in data.items() if name in known}
     index = kept.get("first_wrong_index")

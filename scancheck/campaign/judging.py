@@ -15,7 +15,6 @@ from scancheck.campaign.trial import (
     Trial,
 )
 from scancheck.checks.experiments import (
-    PATTERNS,
     diagnose,
     likely_cause,
     passing_contracts,
@@ -46,6 +45,7 @@ class Judge:
         self.op = op_named(kernel.op)
         self.returned: tuple[str, ...] | None = None  # None: not known yet
         self.unseen: set[str] | None = None
+        self.passing: dict[str, bool] | None = None
 
     def judge(self, trial: Trial) -> Judged:
         """The outcome of a trial; raises CaseInvalid for one the kernel cannot take."""
@@ -111,6 +111,7 @@ class Judge:
             failure=failure,
             detail=detail,
             reason=_reason(report),
+            passing=self._passing(report),
             returned=report.outcome.returned,
             seen=self._seen(report),
             elements=sum(m.ratio.size for _, m in every),
@@ -124,8 +125,6 @@ class Judge:
         causes = []
         for check in _distinct(red_checks(report)):
             cause, detail, _ = likely_cause(self.kernel, report, check)
-            if cause in PATTERNS and check.check == "oracle":
-                cause = self._rounded(report) or cause
             causes.append((check, cause, detail))
             if cause not in VAGUE:
                 break
@@ -138,21 +137,24 @@ class Judge:
             reason=check.reason,
         )
 
-    def _rounded(self, report: CaseReport) -> str | None:
-        """The cause if a wider contract explains the outputs, else None."""
-        field, _, _ = (self._would_pass(report) or "").partition("=")
-        return {"state": "short_state", "compute": "short_compute"}.get(field)
+    def _passing(self, report: CaseReport) -> dict[str, bool] | None:
+        """Wider contracts that all failing outputs so far pass; None for no failure.
 
-    def _would_pass(self, report: CaseReport) -> str | None:
-        passing = passing_contracts(report, self.contract)
-        return next((text for text, informed in passing.items() if informed), None)
+        The value says whether one of the passes meant anything (see passing_contracts).
+        """
+        outputs = [c for c in report.checks if c.check == "oracle"]
+        if not any(check.verdict is Verdict.FAIL for check in outputs):
+            return None
+        if self.passing != {}:
+            passing = passing_contracts(report, self.contract)
+            self.passing = both_pass(self.passing, passing)
+        return self.passing
 
     def _detail(
         self, report: CaseReport, check: Check, failure: Failure, request: Request
     ) -> Detail:
-        wider = self._would_pass(report) if check.check == "oracle" else None
         item = RedCheck(kernel=self.kernel, report=report, check=check, request=request)
-        diagnosis = diagnose(self.kernel, report, check, request, wider)
+        diagnosis = diagnose(self.kernel, report, check, request, None)
         return Detail(
             finding=finding_of(item, diagnosis, replay=""),
             inputs=report.inputs,
@@ -171,6 +173,13 @@ class Judge:
         seen = seen_parts(report, sorted(self.unseen))
         self.unseen -= seen
         return tuple(sorted(seen))
+
+
+def both_pass(left: dict[str, bool] | None, right: dict[str, bool]) -> dict[str, bool]:
+    """The contracts of both, informed where either is; all where one is not known."""
+    if left is None:
+        return right
+    return {name: left[name] or told for name, told in right.items() if name in left}
 
 
 def _distinct(checks: Iterable[Check]) -> list[Check]:

@@ -9,11 +9,13 @@ from threading import Event, Lock, Thread
 from time import monotonic
 
 from scancheck.campaign.executor import KernelProcess, Stopped
+from scancheck.campaign.judging import both_pass
 from scancheck.campaign.save import Saver, plain_finding, save
 from scancheck.campaign.shrink import shrunk
 from scancheck.campaign.stream import ROUND, Domain, run_round
 from scancheck.campaign.trial import Failure, Judged, Loader, Trial
 from scancheck.contract import Contract
+from scancheck.diagnosis import VAGUE
 from scancheck.errors import CaseInvalid
 from scancheck.record import Finding
 from scancheck.verdict import RED, Verdict
@@ -43,8 +45,9 @@ class Found:
 
     failure: Failure
     finding: Finding
+    drawn: Trial  # the first that failed for it
+    shown: Judged  # the smallest that does
     cases: int = 1
-    case_id: str = ""  # of the first trial
     after_s: float = 0.0  # from the start of the campaign
     after_cases: int = 0
 
@@ -66,6 +69,7 @@ class Progress:
     returned: tuple[str, ...] = ()  # outputs that the kernel gives back
     ranges: list[str] = field(default_factory=list)
     uncertified: list[str] = field(default_factory=list)
+    passing: dict[str, bool] | None = None  # wider contracts that all outputs pass
     found: dict[str, Found] = field(default_factory=dict)
     harness: list[str] = field(default_factory=list)  # failures of the checker itself
     interrupted: bool = False
@@ -77,10 +81,9 @@ class Progress:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """One for each cause, in the order in which they were met."""
-        return tuple(
-            replace(found.finding, cases=found.cases) for found in self.found.values()
-        )
+        """One for each cause: as they were met, but those that say little last."""
+        told = sorted(self.found.values(), key=lambda f: f.failure.cause in VAGUE)
+        return tuple(replace(found.finding, cases=found.cases) for found in told)
 
     @property
     def worst_ratio(self) -> float:
@@ -123,6 +126,7 @@ def run_campaign(
             thread.join()
     if campaign.refused is not None:
         raise campaign.refused
+    campaign.name_roundings()
     return campaign.progress
 
 
@@ -214,6 +218,8 @@ class _Campaign:
                 progress.ranges.append(told)
             if verdict is Verdict.UNCERTIFIED:
                 progress.uncertified.append(told)
+            if judged.passing is not None:
+                progress.passing = both_pass(progress.passing, judged.passing)
             failure = judged.failure
             if failure is None:
                 return None
@@ -224,7 +230,8 @@ class _Campaign:
             new = Found(
                 failure=failure,
                 finding=plain_finding(judged.trial, failure),
-                case_id=judged.trial.case.id,
+                drawn=judged.trial,
+                shown=judged,
                 after_s=progress.seconds,
                 after_cases=progress.cases,
             )
@@ -233,16 +240,31 @@ class _Campaign:
 
     def _look_into(self, process: KernelProcess, judged: Judged, new: Found) -> None:
         """Saves what fails for a new cause as it was drawn, then shrunk."""
-        trial = judged.trial
-        new.finding = save(self.saver, trial, judged, new.failure)
-        full = judged
+        self._show(new, judged)
         if not new.failure.ended:
-            full = process.judge(replace(trial, in_full=True))
+            full = process.judge(replace(judged.trial, in_full=True))
             if full.detail is not None:
-                new.finding = save(self.saver, trial, full, new.failure)
-        smallest = shrunk(process.judge, full, new.failure)
-        if smallest is not full:
-            new.finding = save(self.saver, trial, smallest, new.failure)
+                self._show(new, full)
+        smallest = shrunk(process.judge, new.shown, new.failure)
+        if smallest is not new.shown:
+            self._show(new, smallest)
+
+    def _show(self, found: Found, judged: Judged) -> None:
+        """Saves a cause on this trial from now on."""
+        found.shown = judged
+        found.finding = save(self.saver, found.drawn, judged, found.failure)
+
+    def name_roundings(self) -> None:
+        """Names what only a shorter format explains, and on all trials does."""
+        passing = self.progress.passing or {}
+        wider = next((text for text, informed in passing.items() if informed), None)
+        if wider is None:
+            return
+        for found in self.progress.found.values():
+            if found.finding.check == "oracle":
+                found.finding = save(
+                    self.saver, found.drawn, found.shown, found.failure, wider
+                )
 
 
 def _rounds(cases: int | None) -> Iterator[tuple[int, int]]:

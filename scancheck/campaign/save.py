@@ -11,6 +11,7 @@ from typing import Any
 from scancheck.campaign.finding_file import SUFFIX, StoredFinding, write_finding
 from scancheck.campaign.trial import Failure, Judged, Trial
 from scancheck.case import case_to_json
+from scancheck.checks.experiments import PATTERNS, explained_by
 from scancheck.contract import Contract
 from scancheck.diagnosis import CAUSES
 from scancheck.environment import describe
@@ -36,11 +37,18 @@ class Saver:
         return self.folder / _file_name(trial, failure, self.target)
 
 
-def save(saver: Saver, drawn: Trial, judged: Judged, failure: Failure) -> Finding:
+def save(
+    saver: Saver,
+    drawn: Trial,
+    judged: Judged,
+    failure: Failure,
+    would_pass: str | None = None,
+) -> Finding:
     """Writes what fails, and gives the finding that names the file.
 
-    `judged` is the drawn trial or one that was shrunk from it. Raises OSError where
-    the folder cannot be written.
+    `judged` is the drawn trial or one that was shrunk from it; `would_pass` a wider
+    contract that all outputs of the campaign pass. Raises OSError where the folder
+    cannot be written.
     """
     trial, detail = judged.trial, judged.detail
     if detail is not None:
@@ -50,6 +58,8 @@ def save(saver: Saver, drawn: Trial, judged: Judged, failure: Failure) -> Findin
         inputs, bars = trial.inputs or build(trial.case), trial.cotangents
         if bars is None and trial.cotangent_kind is not None:
             bars = cotangents(trial.case, trial.cotangent_kind, trial.case.seed)
+    if would_pass is not None:
+        finding = _under(finding, would_pass)
     path = saver.path_of(drawn, failure)
     finding = replace(finding, file=str(path), replay=_replay(saver, path))
     stored = StoredFinding(
@@ -67,6 +77,21 @@ def save(saver: Saver, drawn: Trial, judged: Judged, failure: Failure) -> Findin
     )
     write_finding(stored, path)
     return finding
+
+
+def _under(finding: Finding, would_pass: str) -> Finding:
+    """The finding with what a wider contract says about its cause."""
+    if finding.cause not in PATTERNS:
+        return replace(finding, would_pass=would_pass)
+    cause, detail = explained_by(would_pass, finding.cause)
+    what, _, _ = finding.reason.partition(". Likely cause: ")
+    return replace(
+        finding,
+        would_pass=would_pass,
+        cause=cause,
+        reason=f"{what}. Likely cause: {CAUSES[cause].text}; {detail}",
+        advice=CAUSES[cause].advice,
+    )
 
 
 def plain_finding(trial: Trial, failure: Failure) -> Finding:

@@ -8,8 +8,9 @@ Hypothesis looks for larger ratios late in a run, so rounds are short.
 
 import hashlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import count
 
 from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings, target
 from hypothesis import strategies as st
@@ -28,6 +29,8 @@ WIDEST = 64  # channels
 SHORT, MEDIUM = 512, 4096
 LONGEST = {"quick": 65_536, "full": 2**18}
 VOLUME = {"quick": 2**15, "full": 2**19}  # B x T x D x N of a drawn trial
+EMPTY_IN = 50  # one trial in so many has no tokens, or no batch rows
+OFTEN = 20  # lengths of a few chunks for each long one
 LEAST_RATIO = 2.0**-60  # an exact result has no logarithm
 
 
@@ -85,42 +88,46 @@ def run_round(
     known: dict[tuple[Case, str | None], Judged] = {}
     stopped = False
 
-    @seed(_round_seed(campaign_seed, number))
-    @settings(
-        max_examples=size + size // 2 + 1,
-        phases=(Phase.generate, Phase.target),
-        derandomize=False,
-        database=None,
-        deadline=None,
-        print_blob=False,
-        report_multiple_bugs=False,
-        verbosity=Verbosity.quiet,
-        suppress_health_check=list(HealthCheck),
-        backend="hypothesis",
-    )
-    @given(trials(domain))
     def one(trial: Trial) -> None:
         nonlocal stopped
         key = (trial.case, trial.cotangent_kind)
         judged = known.get(key)
-        if judged is None and not stopped:
+        if judged is None and not stopped and len(known) < size:
             judged = judge(trial)
+            stopped = judged is None
         if judged is None:
-            stopped = True
             return
         known[key] = judged
-        stopped = stopped or len(known) >= size
         # What is red already is found; climbing on it would find it again.
         if judged.verdict not in RED:
             for label, ratio in _heights(judged).items():
                 target(ratio, label=label)
 
-    one()
+    for attempt in count():
+        if stopped or len(known) >= size:
+            return
+        _searched(domain, one, size, f"{campaign_seed} round {number} {attempt}")
 
 
-def _round_seed(campaign_seed: int, number: int) -> int:
-    text = f"scancheck campaign {campaign_seed} round {number}"
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8])
+def _searched(
+    domain: Domain, one: Callable[[Trial], None], size: int, key: str
+) -> None:
+    """One run of Hypothesis over the trials, random first and then climbing."""
+    digest = hashlib.sha256(f"scancheck campaign {key}".encode()).digest()
+    seed(int.from_bytes(digest[:8]))(
+        settings(
+            max_examples=size + size // 2 + 1,
+            phases=(Phase.generate, Phase.target),
+            derandomize=False,
+            database=None,
+            deadline=None,
+            print_blob=False,
+            report_multiple_bugs=False,
+            verbosity=Verbosity.quiet,
+            suppress_health_check=list(HealthCheck),
+            backend="hypothesis",
+        )(given(trials(domain))(one))
+    )()
 
 
 def _heights(judged: Judged) -> dict[str, float]:
@@ -145,20 +152,30 @@ def trials(draw: st.DrawFn, domain: Domain) -> Trial:
             chunk=chunk,
             accepts=domain.accepts,
             requires=domain.requires,
-            empty=domain.empty,
         )
     )
+
+    def chosen(name: str, kinds: Sequence[Sequence[int]]) -> int:
+        """One of the numbers of one of the kinds.
+
+        Hypothesis likes first choices and copies of earlier ones; what it draws is
+        turned by an amount that hangs on the case's seed, so that these differ too,
+        while small steps from one case stay small.
+        """
+        kind = kinds[_turned(draw, f"{case.seed} {name} kind", len(kinds))]
+        return kind[_turned(draw, f"{case.seed} {name}", len(kind))]
+
     sizes = dict(case.sizes)
-    steps = draw(lengths(domain.profile, chunk, empty=domain.empty))
+    steps = chosen("steps", lengths(domain.profile, chunk))
     room = VOLUME[domain.profile] // max(1, steps * sizes.get("N", 1))
     groups = sizes.get("G", 1)
-    sizes["B"] = min(sizes["B"], max(1, room))
-    widest = min(WIDEST, max(1, room // max(1, sizes["B"])))
-    sizes["D"] = groups * draw(widths(max(1, widest // groups)))
+    sizes["B"] = min(sizes["B"], max(1, room // groups))
+    widest = min(WIDEST, max(1, room // sizes["B"]))
+    sizes["D"] = groups * chosen("channels", widths(max(1, widest // groups)))
     sizes[domain.op.time_axis] = steps
-    kind = None
-    if domain.gradients:
-        kind = draw(st.sampled_from(COTANGENT_KINDS))
+    if domain.empty and chosen("empty", [range(EMPTY_IN)]) == 0:
+        sizes[draw(st.sampled_from((domain.op.time_axis, "B")))] = 0
+    kind = draw(st.sampled_from(COTANGENT_KINDS)) if domain.gradients else None
     drawn = make_case(
         case.op,
         sizes,
@@ -170,37 +187,31 @@ def trials(draw: st.DrawFn, domain: Domain) -> Trial:
     return Trial(case=drawn, cotangent_kind=kind)
 
 
-def widths(widest: int) -> st.SearchStrategy[int]:
-    """Numbers of channels: a few, enough for rho (16), now and then many."""
-    few, some = min(4, widest), min(17, widest)
-    kinds = [(1, few), (1, some), (some, some), (1, widest), (1, some), (1, few)]
-    return st.sampled_from(kinds).flatmap(lambda ends: st.integers(*ends))
+def _turned(draw: st.DrawFn, key: str, count: int) -> int:
+    digest = hashlib.sha256(key.encode()).digest()
+    turn = int.from_bytes(digest[:8])
+    return (draw(st.integers(0, count - 1)) + turn) % count
 
 
-def lengths(profile: str, chunk: int, *, empty: bool) -> st.SearchStrategy[int]:
-    """Lengths: mostly a few chunks and their tails, now and then long ones."""
-    least = 0 if empty else 1
-    edges = sorted(
-        {
-            n
-            for chunks in (1, 2, 3, 4)
-            for tail in (-1, 0, 1, 3)
-            if least <= (n := chunks * chunk + tail) <= max(SHORT, 3 * chunk + 3)
-        }
-    )
-    edged = st.sampled_from(edges or [least])
-    small = st.integers(least, min(2 * chunk, SHORT))
-    short = st.integers(least, SHORT)
-    medium = st.integers(SHORT + 1, MEDIUM)
-    long = _long(LONGEST[profile])
-    # Rare kinds in the middle: ends of a range are drawn more often than the rest.
-    kinds = [*(edged, small, short) * 10, medium, medium, long]
-    kinds += [*(edged, small, short) * 10]
-    return st.integers(0, len(kinds) - 1).flatmap(kinds.__getitem__)
+def widths(widest: int) -> list[Sequence[int]]:
+    """Kinds of numbers of channels: enough for rho (16), a few, now and then many."""
+    few = range(1, min(4, widest) + 1)
+    some = range(1, min(17, widest) + 1)
+    return [some[-1:], some, some, few, few, range(1, widest + 1)]
 
 
-def _long(longest: int) -> st.SearchStrategy[int]:
+def lengths(profile: str, chunk: int) -> list[Sequence[int]]:
+    """Kinds of lengths: mostly a few chunks and their tails, now and then long ones."""
+    edges = [chunks * chunk + tail for chunks in (1, 2, 3, 4) for tail in (-1, 0, 1, 3)]
+    edged = [n for n in edges if 0 < n <= max(SHORT, 3 * chunk + 3)]
+    small = range(1, min(2 * chunk, SHORT) + 1)
+    often = [edged, small, range(1, SHORT + 1)] * OFTEN
+    medium = range(SHORT + 1, MEDIUM + 1)
+    return [*often, medium, medium, _long(LONGEST[profile])]
+
+
+def _long(longest: int) -> list[int]:
     """Around the powers of two up to the longest, tails included."""
     powers = [2**k for k in range(13, longest.bit_length())]
     around = [power + tail for power in powers for tail in (-1, 0, 1, 17)]
-    return st.sampled_from([n for n in around if n <= longest])
+    return [n for n in around if n <= longest]

@@ -58,6 +58,7 @@ class Judged:
     failure: Failure | None = None  # for red verdicts
     detail: Detail | None = None  # for red verdicts judged in full
     reason: str = ""  # for RANGE and UNCERTIFIED
+    passing: dict[str, bool] | None = None  # wider contracts that outputs would pass
     returned: tuple[str, ...] = ()  # outputs that the kernel gave back
     seen: tuple[str, ...] = ()  # parts that a fault in would have shown (BLIND)
     elements: int = 0

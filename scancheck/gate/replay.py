@@ -2,11 +2,14 @@
 
 import shlex
 import time
+from collections.abc import Callable
 from dataclasses import replace as changed
 from pathlib import Path
+from typing import Any
 
 from scancheck.campaign.finding_file import read_finding
-from scancheck.campaign.replay import Replayed, replay_finding
+from scancheck.campaign.judging import Judge
+from scancheck.campaign.replay import Replayed, replay_finding, trial_of
 from scancheck.campaign.save import plain_finding
 from scancheck.campaign.trial import FALSE_ALARM_RATE
 from scancheck.contract import Contract, format_contract
@@ -22,7 +25,7 @@ from scancheck.verdict import exit_code, run_label, worst_verdict
 
 def replay(
     file: str | Path,
-    target: str | Kernel | None = None,
+    target: str | Kernel | Callable[..., Any] | None = None,
     *,
     case_limit_s: float = 60.0,
 ) -> Result:
@@ -30,7 +33,8 @@ def replay(
     not.
 
     `target` defaults to the registered kernel that the file names; code of the user's
-    own has to be named, so that no file can choose what is run. Raises
+    own has to be named, so that no file can choose what is run. A kernel that is given
+    by name runs in a process of its own, an object in this one. Raises
     RecordUnreadable for a file that is no finding, CaseInvalid where a target is
     needed or does not fit.
     """
@@ -46,9 +50,12 @@ def replay(
             )
     (kernel,) = resolve_target(target, stored.case.op)
     started = time.monotonic()
-    replayed = replay_finding(
-        stored, loader(target, stored.case.op), case_limit_s=case_limit_s
-    )
+    if isinstance(target, str):
+        load = loader(target, stored.case.op)
+        replayed = replay_finding(stored, load, case_limit_s=case_limit_s)
+    else:
+        judge = Judge(kernel, stored.contract, gradients=stored.gradients)
+        replayed = Replayed(stored=stored, judged=judge.judge(trial_of(stored)))
     return Result(_record(path, kernel, replayed, time.monotonic() - started))
 
 

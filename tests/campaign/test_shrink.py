@@ -1,0 +1,190 @@
+"""Shrinking: as small as the failure allows, and never another failure."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from scancheck.campaign.shrink import MOST_TRIALS, NO_RECIPE, shrunk
+from scancheck.campaign.trial import Detail, Failure, Judged, Trial
+from scancheck.case import make_case
+from scancheck.ops import op_named
+from scancheck.ops.normal_form import spec_of
+from scancheck.recipes.build import build
+from scancheck.recipes.inputs import cotangents
+from scancheck.verdict import Verdict
+
+FAILURE = Failure(verdict=Verdict.FAIL, cause="carry", key="carry", reason="wrong")
+
+
+def linear(steps: int = 200, batch: int = 3, channels: int = 17) -> Trial:
+    """A trial of linear_scan with gradients."""
+    case = make_case(
+        "linear_scan",
+        {"B": batch, "T": steps, "D": channels},
+        recipe="gaussian_slow",
+        seed=1,
+        options={"form": "a", "initial_state": True},
+    )
+    return Trial(case=case, cotangent_kind="dense")
+
+
+def judge_by(fails: Callable[[Trial], str | None]) -> Callable[[Trial], Judged]:
+    """A judge that calls the trials red for which `fails` names a cause."""
+
+    def judge(trial: Trial) -> Judged:
+        cause = fails(trial)
+        if cause is None:
+            return Judged(trial=trial, verdict=Verdict.PASS)
+        failure = Failure(verdict=Verdict.FAIL, cause=cause, key=cause, reason="wrong")
+        return Judged(trial=trial, verdict=Verdict.FAIL, failure=failure)
+
+    return judge
+
+
+def sizes_of(judged: Judged) -> dict[str, int]:
+    """The sizes, after a look whether all tensors have them."""
+    trial = judged.trial
+    op, sizes = op_named(trial.case.op), {"G": 1} | dict(trial.case.sizes)
+    assert trial.inputs is not None
+    for name, values in {**trial.inputs.tensors, **(trial.cotangents or {})}.items():
+        axes = spec_of(op, name, values.ndim).axes
+        assert values.shape == tuple(sizes[axis] for axis in axes)
+    return sizes
+
+
+def started(trial: Trial) -> Judged:
+    """The failing trial that shrinking begins with."""
+    return Judged(trial=trial, verdict=Verdict.FAIL, failure=FAILURE)
+
+
+@pytest.mark.parametrize("least", [1, 2, 65, 129])
+def test_length_batch_and_channels_become_the_fewest(least: int) -> None:
+    """A failure that needs so many tokens is left with these and one lane."""
+
+    def fails(trial: Trial) -> str | None:
+        return "carry" if dict(trial.case.sizes)["T"] >= least else None
+
+    smallest = shrunk(judge_by(fails), started(linear()), FAILURE)
+    sizes = sizes_of(smallest)
+    assert (sizes["T"], sizes["B"], sizes["D"]) == (least, 1, 1)
+
+
+def test_values_become_zeros_ones_and_powers_of_two() -> None:
+    """Values that do not matter are zero, and those that do are plain."""
+
+    def fails(trial: Trial) -> str | None:
+        assert trial.inputs is not None
+        return "carry" if (trial.inputs.tensors["b"] != 0.0).any() else None
+
+    smallest = shrunk(judge_by(fails), started(linear(steps=8)), FAILURE)
+    inputs = smallest.trial.inputs
+    assert inputs is not None
+    assert smallest.trial.case.recipe == NO_RECIPE
+    assert (inputs.tensors["a"] == 0.0).all()
+    assert (inputs.tensors["b"] == 1.0).all()
+    assert smallest.trial.cotangents is not None
+    assert all((bar == 0.0).all() for bar in smallest.trial.cotangents.values())
+
+
+def test_powers_of_two_stay_in_their_format() -> None:
+    """Where zeros and ones pass, magnitudes go down to a power of two, signs kept."""
+
+    def fails(trial: Trial) -> str | None:
+        assert trial.inputs is not None
+        below = (trial.inputs.tensors["b"] <= 1.0 / 1024).all()
+        return "carry" if below and (trial.inputs.tensors["b"] != 0.0).all() else None
+
+    case = replace(linear(steps=4, batch=1, channels=4).case, dtype="bf16")
+    inputs = build(case)
+    inputs.tensors["b"] = -np.abs(inputs.tensors["b"])
+    detail = Detail(finding=None, inputs=inputs, cotangents=None)  # type: ignore[arg-type]
+    full = Judged(
+        trial=Trial(case=case), verdict=Verdict.FAIL, failure=FAILURE, detail=detail
+    )
+    smallest = shrunk(judge_by(fails), full, FAILURE)
+    assert smallest.trial.inputs is not None
+    after = smallest.trial.inputs.tensors["b"]
+    assert after.size == 1
+    assert after.item() < 0.0
+    assert np.frexp(after)[0].item() == -0.5
+
+
+def test_another_cause_or_verdict_is_not_taken() -> None:
+    """What is smaller but fails for another cause is left alone."""
+
+    def fails(trial: Trial) -> str:
+        return "carry" if dict(trial.case.sizes)["T"] >= 40 else "local"
+
+    smallest = shrunk(judge_by(fails), started(linear()), FAILURE)
+    assert sizes_of(smallest)["T"] == 40
+    assert smallest.failure is not None
+    assert smallest.failure.key == "carry"
+
+
+def test_groups_are_cut_as_a_whole() -> None:
+    """Grouped B and C lose a group with its channels, and stay consistent."""
+    case = make_case(
+        "selective_scan",
+        {"B": 2, "D": 6, "L": 20, "N": 3, "G": 2},
+        recipe="gaussian_slow",
+        seed=5,
+        options={"keys": "grouped"},
+    )
+
+    def fails(trial: Trial) -> str | None:
+        assert trial.inputs is not None
+        build_like = dict(trial.case.sizes)
+        assert build_like["D"] % build_like["G"] == 0
+        return "carry"
+
+    smallest = shrunk(judge_by(fails), started(Trial(case=case)), FAILURE)
+    sizes = sizes_of(smallest)
+    assert [sizes[n] for n in ("B", "D", "L", "N", "G")] == [1, 1, 1, 1, 1]
+
+
+def test_nothing_smaller_that_fails_leaves_the_trial_itself() -> None:
+    """Shrinking ends, and gives back what it began with."""
+    tried = []
+
+    def fails(trial: Trial) -> None:
+        tried.append(trial)
+
+    full = started(linear())
+    assert shrunk(judge_by(fails), full, FAILURE) is full
+    assert 0 < len(tried) <= MOST_TRIALS
+
+
+def test_the_tensors_as_run_are_what_is_cut() -> None:
+    """A trial judged in full gives its own tensors, not those of the recipe."""
+    trial = linear(steps=6)
+    inputs = build(trial.case)
+    inputs.tensors["b"] *= 2.0
+    bars = cotangents(trial.case, "dense", 9)
+
+    def fails(candidate: Trial) -> str | None:
+        assert candidate.inputs is not None and candidate.cotangents is not None
+        kept = candidate.inputs.tensors["b"]
+        doubled = np.isin(kept, inputs.tensors["b"]).all()
+        return "carry" if doubled and candidate.case.recipe != NO_RECIPE else None
+
+    full = started(trial)
+    detail = Detail(finding=None, inputs=inputs, cotangents=bars)  # type: ignore[arg-type]
+    full = Judged(
+        trial=full.trial, verdict=full.verdict, failure=FAILURE, detail=detail
+    )
+    assert sizes_of(shrunk(judge_by(fails), full, FAILURE))["T"] == 1
+
+
+def test_a_hang_is_not_shrunk() -> None:
+    """Each attempt would take as long as a hang is waited for."""
+    hung = Failure(
+        verdict=Verdict.ERROR, cause="call", key="call hung", reason="", ended="hung"
+    )
+    full = Judged(trial=linear(), verdict=Verdict.ERROR, failure=hung)
+
+    def never(trial: Trial) -> Judged:
+        raise AssertionError("tried")
+
+    assert shrunk(never, full, hung) is full
