@@ -142,6 +142,11 @@ def _length(op: str, recipe: str, label: str, rows: list[Row]) -> Drawn:
     growth = growth_in_words(rows)
     lengths = sorted({row.T for row in rows})
     lines = {field: _by_length(rows, field) for _, field, *_ in LENGTH_LINES}
+    # Whatever is sound is probable too; lambda makes short sequences' bound wider.
+    sound = lines["max_budget_rel"]
+    lines["probable_rel"] = {
+        t: min(value, sound.get(t, value)) for t, value in lines["probable_rel"].items()
+    }
     alt = f"Error against length, {op}, {recipe}, {label}: RMS error {growth}. "
     alt += ". ".join(
         f"{name} "

@@ -233,14 +233,14 @@ def _span_words(
 ) -> str:
     if span == whole:
         return ""
-    by_lengths: dict[tuple[int, ...], list[str]] = {}
-    for op, lengths in span:
-        by_lengths.setdefault(lengths, []).append(op)
+    whole_of = dict(whole)
     told = [
-        f"{listed(ops)} at {listed(map(tokens, lengths))} tokens"
-        for lengths, ops in by_lengths.items()
+        op
+        if lengths == whole_of.get(op)
+        else f"{op} at {listed(map(tokens, lengths))} tokens"
+        for op, lengths in span
     ]
-    return f" ({'; '.join(told)})"
+    return f" in {listed(told)}"
 
 
 def _finer(rows: Sequence[Row], places: list[_Place]) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from scancheck.recipes.catalog import RECIPES
-from scancheck.report.ways import excess, ways_of
+from scancheck.report.ways import by_precision, excess, ways_of
 from scancheck.report.words import kind_label, plain_number
 from scancheck.study.row import Row
 
@@ -29,7 +29,7 @@ def hazard_tables(rows: Sequence[Row]) -> list[HazardTable]:
 
 
 def _table(subject: str, rows: list[Row]) -> HazardTable:
-    ways = sorted(ways_of(rows), key=lambda way: (way.storage, way.variant))
+    ways = sorted(ways_of(rows), key=by_precision)
     cells = {(row.recipe, kind_label(way)): row for way in ways for row in way.rows}
     headings = tuple(kind_label(way) for way in ways)
     recipes = dict.fromkeys(row.recipe for row in rows)

@@ -4,9 +4,8 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from scancheck.formats import FORMATS
 from scancheck.report.svg import FAINT, INK, Drawn, canvas, to_svg
-from scancheck.report.ways import Way, excess, ways_of
+from scancheck.report.ways import Way, by_precision, excess, ways_of
 from scancheck.report.words import VARIANTS, format_label, scientific, variant_words
 from scancheck.study.row import Row
 
@@ -47,7 +46,9 @@ def heat_maps(rows: Sequence[Row], op: str) -> list[Drawn]:
 
 
 def _heat_map(op: str, variant: str, chunks: list[int], ways: list[Way]) -> Drawn:
-    labels = list(dict.fromkeys(format_label(w) for w in sorted(ways, key=_place)))
+    labels = list(
+        dict.fromkeys(format_label(w) for w in sorted(ways, key=by_precision))
+    )
     cells = {(format_label(way), way.chunk or 0): way for way in ways}
     title = variant_words(variant)
     alt = f"Heat map for {op}, {title}: worst relative RMS error. "
@@ -75,12 +76,6 @@ def _heat_map(op: str, variant: str, chunks: list[int], ways: list[Way]) -> Draw
         axes.spines[:].set_visible(False)
         svg = to_svg(figure, alt)
     return Drawn(title=title, svg=svg)
-
-
-def _place(way: Way) -> tuple[Any, ...]:
-    """Longest format first, then what is shortened beside it."""
-    bits = FORMATS[way.storage].bits if way.storage in FORMATS else 32
-    return -bits, way.storage, way.compute == way.storage, way.state == way.storage
 
 
 def _draw_cell(axes: "Axes", x: int, y: int, way: Way) -> None:

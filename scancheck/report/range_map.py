@@ -9,6 +9,7 @@ from scancheck.study.row import Row
 
 LOG_DECAYS = (-0.01, -0.05, -0.1, -0.3, -1.0, -5.0)
 CHUNKS = (16, 32, 64, 128, 256, 1024)
+_SHOWN = tuple(name for name in FORMATS if name != "fp64")
 # Mildest first; each holds what the ones before it do.
 STATUS = ("fits", "subnormal", "inverse overflows", "zero")
 
@@ -23,7 +24,17 @@ class Cell:
     @property
     def text(self) -> str:
         """The product as a power of e, for example e^-76.8."""
-        return f"e^{self.log_product:.1f}" if self.log_product else "1"
+        digits = ".1f" if abs(self.log_product) >= 0.1 else ".1g"
+        return f"e^{self.log_product:{digits}}" if self.log_product else "1"
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """What becomes of it, in the formats where it does not fit."""
+        return tuple(
+            f"{'every format' if len(names) == len(_SHOWN) else ', '.join(names)}: "
+            f"{kind}"
+            for kind, names in self.by_format
+        )
 
     @property
     def worst(self) -> str:
@@ -58,9 +69,7 @@ def status(fmt: Format, log_product: float) -> str:
 def range_cell(log_decay: float, chunk: int) -> Cell:
     """The cell of a mean log decay a token over a chunk."""
     product = log_decay * chunk
-    found = {
-        name: status(fmt, product) for name, fmt in FORMATS.items() if name != "fp64"
-    }
+    found = {name: status(FORMATS[name], product) for name in _SHOWN}
     return Cell(
         log_product=product,
         by_format=tuple(

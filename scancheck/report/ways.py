@@ -99,6 +99,18 @@ def cost(way: Way) -> tuple[object, ...]:
     )
 
 
+def by_precision(way: Way) -> tuple[object, ...]:
+    """Sort key: longest format first, then what is shortened beside it, then plain."""
+    plain = way.variant != "plain", way.variant
+    return (
+        -_bits(way.storage),
+        way.storage,
+        way.compute == way.storage != "fp32",
+        way.state == way.storage != "fp32",
+        *plain,
+    )
+
+
 def same_kind(left: Way, right: Way) -> bool:
     """Whether two ways differ in their chunk size alone, if at all."""
     return kind_of(left) == kind_of(right)

@@ -33,7 +33,7 @@ def plain_number(value: float | None, digits: int = 3) -> str:
         return "0"
     if not 1e-3 <= abs(value) < 1e5:
         return scientific(value)
-    if abs(value) >= 10**digits:
+    if abs(value) >= 10**digits - 0.5:  # which rounds to a number with more digits
         return f"{value:.0f}"
     return f"{value:#.{digits}g}".rstrip(".")
 
