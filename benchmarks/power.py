@@ -12,6 +12,7 @@ wrongs a kernel.
 import argparse
 import sys
 import time
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -41,6 +42,29 @@ from scancheck.verdict import RED, Verdict
 WITH_ORACLE = ("assert_close", "allclose_1e4", "rms_0005")
 CALL = "call"  # what is rejected when a call gives nothing to compare
 NO_NUMBERS = ("not_differentiable", "backward_raised")
+
+
+def kernels() -> tuple[Kernel, ...]:
+    """Planted bugs, then the controls of their very cases, then all correct kernels."""
+    return (*faulty(), *_controls_of_bugs(), *controls(), *models())
+
+
+def _controls_of_bugs() -> list[Kernel]:
+    """The fault-free control, called as the bugs are: which cases a kernel is judged on
+    depends on its op, its chunk and the layouts that it takes.
+    """
+    by_op = {control.op: control for control in controls()}
+    own = {(c.op, c.chunk, c.layouts) for c in controls()}
+    ways = {(bug.op, bug.chunk, bug.layouts) for bug in faulty()} - own
+    return [
+        replace(
+            by_op[op],
+            name=".".join([by_op[op].name, f"chunk_{chunk}", *layouts]),
+            chunk=chunk,
+            layouts=layouts,
+        )
+        for op, chunk, layouts in sorted(ways, key=str)
+    ]
 
 
 def rows_of(kernel: Kernel, dtype: str, profile: str, seed: int) -> list[Row]:
@@ -219,11 +243,10 @@ def main() -> int:
     done = {(row.kernel, row.dtype) for row in rows}
     jobs = [
         (kernel, dtype)
-        # Those that finish soon first: what is there already can be rendered.
-        for kernel in (*faulty(), *controls(), *models())
-        for dtype in kernel.dtypes
+        for dtype in options.dtypes.split(",")
+        for kernel in kernels()
         if options.match in kernel.name
-        and dtype in options.dtypes.split(",")
+        and dtype in kernel.dtypes
         and (kernel.name, dtype) not in done
         and not options.report
     ]
