@@ -249,7 +249,6 @@ BUGS = (
         ops=SELECTIVE,
         symptom="short_input",
         hazard="delta_bias is cast to bf16 before it is added.",
-        dtypes=FP32,
     ),
     PlantedBug(
         module="compensation_not_decayed",
@@ -314,6 +313,12 @@ BUGS = (
         ops=SELECTIVE,
         symptom="quantised_weights",
         hazard="A is quantised to 4 bits, one scale for the whole matrix.",
+    ),
+    PlantedBug(
+        module="A_replaced_by_negative_magnitude",
+        ops=SELECTIVE,
+        symptom="weight_sign",
+        hazard="A is taken as -|A|, as if no rate could be positive.",
     ),
     PlantedBug(
         module="decay_held_below_one",

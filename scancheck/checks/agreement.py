@@ -31,6 +31,11 @@ class Explanation:
     detail: str  # what was found, in words
 
 
+def singled_out(found: list[Explanation]) -> Explanation | None:
+    """The first of the explanations when all name one cause, else None."""
+    return found[0] if len({one.cause for one in found}) == 1 else None
+
+
 def agrees(report: CaseReport, outputs: dict[str, FloatArray]) -> bool:
     """Whether the kernel's outputs are those of the hypothesis, within the budget.
 

@@ -138,7 +138,7 @@ def _cause(
     if any(mask.any() for mask in report.outcome.differs.values()):
         return "nondeterministic", ""
     chunks = _chunks(kernel, place)
-    found = explain_nonfinite(report, chunks)
+    found = explain_nonfinite(kernel, report, chunks)
     if found is None and check.verdict is Verdict.NONFINITE:
         return _nonfinite_cause(report, check)
     found = found or explain(report, chunks) or explain_digits(report)

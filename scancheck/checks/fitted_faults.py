@@ -19,8 +19,8 @@ from scancheck.checks.oracle import CaseReport
 from scancheck.ops import op_named
 from scancheck.ops.normal_form import Lowered
 
-# Golden-section steps: each shortens the interval by 0.618, all of them to 2**-16.
-SECTIONS = 24
+# Golden-section steps: each shortens the interval by 0.618, all of them to 2**-25.
+SECTIONS = 36
 
 
 def fitted_faults(report: CaseReport, truth: Outputs, chunk: int) -> Iterator[Fault]:

@@ -7,6 +7,11 @@ import numpy as np
 
 from scancheck.checks.agreement import Explanation, FloatArray, gradients_agree
 from scancheck.checks.digits import short_format
+from scancheck.checks.input_faults import (
+    SOFTPLUS_SUM,
+    softplus_argument,
+    with_softplus_by_sum,
+)
 from scancheck.checks.oracle import CaseReport
 from scancheck.formats import FP32, FP64
 from scancheck.ops import op_named
@@ -72,6 +77,8 @@ def _pullbacks(report: CaseReport) -> Iterator[tuple[str, str, Gradients]]:
             solved = _solved(report, system)
             steps = {n: solved[n] for n in STEPS if n in solved}
             yield "step_gradient", f"the part through {part} is missing", steps
+    if report.inputs.switches.get("delta_softplus"):
+        yield "softplus_sum", SOFTPLUS_SUM, _of_softplus_by_sum(report)
     if "z" in tensors:
         yield "silu_gradient", "the slope of silu(z) is sigmoid(z)", _by_sigmoid(report)
     rows = dict(report.case.sizes)["B"]
@@ -92,6 +99,19 @@ def _solved(report: CaseReport, system: Fp64System) -> Gradients:
         report.cotangents,
     )
     return {name: ball.value for name, ball in solution.gradients.items()}
+
+
+def _of_softplus_by_sum(report: CaseReport) -> Gradients:
+    """Gradients of steps log(1 + exp(x)): delta's are those of the step's by s(x)."""
+    inputs, x = with_softplus_by_sum(report), softplus_argument(report)
+    assert inputs is not None
+    assert x is not None
+    op = op_named(report.case.op)
+    system = Fp64System()
+    solution = solve(system, op, inputs.tensors, inputs.switches, report.cotangents)
+    found = {name: ball.value for name, ball in solution.gradients.items()}
+    found["delta"] = found["delta"] / (1.0 + np.exp(-x))
+    return found | {"delta_bias": found["delta"].sum(axis=(0, 2))}
 
 
 def _by_sigmoid(report: CaseReport) -> Gradients:

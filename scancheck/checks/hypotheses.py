@@ -9,8 +9,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from scancheck.checks.agreement import Explanation, agrees
-from scancheck.checks.carry_faults import faults_at_edges, time_first
+from scancheck.checks.agreement import Explanation, agrees, singled_out
+from scancheck.checks.carry_faults import Fault, faults_at_edges, time_first
 from scancheck.checks.faulty_recurrence import Outputs
 from scancheck.checks.fitted_faults import fitted_faults
 from scancheck.checks.input_faults import faults_of_inputs
@@ -19,9 +19,10 @@ from scancheck.ops import op_named
 
 
 def explain(report: CaseReport, chunks: Iterable[int]) -> Explanation | None:
-    """The first known fault that reproduces the outputs, or None.
+    """The one known fault that reproduces the outputs, or None.
 
-    Faults without a chunk come first, those with a number fitted to the outputs last.
+    Where two faults would give the same outputs, neither is named. Those with a number
+    fitted to the outputs are tried when nothing else fits.
     """
     if not any(m.wrong.any() for m in report.metrics.values()):
         return None
@@ -30,16 +31,25 @@ def explain(report: CaseReport, chunks: Iterable[int]) -> Explanation | None:
     if stale:
         detail = f"{stale} element(s) hold the value of the token before"
         return Explanation(cause="local_element", chunk=None, detail=detail)
-    for cause, detail, outputs in faults_of_inputs(report, truth):
-        if agrees(report, outputs):
-            return Explanation(cause=cause, chunk=None, detail=detail)
     sizes = list(chunks)
-    for faults in (faults_at_edges, fitted_faults):
+    found = _fitting(report, None, faults_of_inputs(report, truth))
+    for chunk in sizes:
+        found += _fitting(report, chunk, faults_at_edges(report, truth, chunk))
+    if not found:
         for chunk in sizes:
-            for cause, detail, outputs in faults(report, truth, chunk):
-                if agrees(report, outputs):
-                    return Explanation(cause=cause, chunk=chunk, detail=detail)
-    return None
+            found += _fitting(report, chunk, fitted_faults(report, truth, chunk))
+    return singled_out(found)
+
+
+def _fitting(
+    report: CaseReport, chunk: int | None, faults: Iterable[Fault]
+) -> list[Explanation]:
+    """The faults whose outputs are those of the kernel."""
+    return [
+        Explanation(cause=cause, chunk=chunk, detail=detail)
+        for cause, detail, outputs in faults
+        if agrees(report, outputs)
+    ]
 
 
 def _stale(report: CaseReport, truth: Outputs) -> int:

@@ -1,7 +1,6 @@
 """Faults in what is computed with: inputs and decays other than those of the call."""
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 
@@ -13,11 +12,12 @@ from scancheck.formats import BF16, FP16, FP32, TF32, Format, round_array
 from scancheck.ops import op_named
 from scancheck.ops.normal_form import Lowered, spec_of
 from scancheck.oracles.fp64 import Fp64System
-from scancheck.recipes.inputs import tensor_format
+from scancheck.recipes.inputs import Inputs, tensor_format
 
 SHORT: tuple[Format, ...] = (BF16, FP16, TF32)
 WEIGHT_BITS = (8, 4)
 SOFTPLUS_THRESHOLD = 20.0  # of the frameworks
+SOFTPLUS_SUM = "softplus(x) is log(1 + exp(x)) with the sum rounded to fp32"
 Decays = Callable[[FloatArray], FloatArray]
 
 
@@ -117,7 +117,8 @@ def _variants(
                 yield "quantised_weights", detail, _quantised(values, bits, axes)
     stored = tensor_format(report.case, spec)
     for fmt in SHORT:
-        if fmt.precision < stored.precision:
+        # A rounded `a` is a rounded decay, which has a name of its own.
+        if fmt.precision < stored.precision and name != "a":
             detail = f"is rounded from {stored.name} to {fmt.name}"
             yield "short_input", detail, round_array(fmt, values)
     if spec.axes[0] == "B" and values.shape[0] > 1:
@@ -156,21 +157,24 @@ def softplus_argument(report: CaseReport) -> FloatArray | None:
     return tensors["delta"] + (0.0 if bias is None else bias[None, :, None])
 
 
-def _softplus_by_sum(report: CaseReport) -> Iterator[Fault]:
-    """softplus as log(1 + exp(x)), the sum rounded to fp32."""
+def with_softplus_by_sum(report: CaseReport) -> Inputs | None:
+    """The case with steps log(1 + exp(x)), the sum rounded to fp32, or None."""
     x = softplus_argument(report)
     if x is None:
-        return
+        return None
     low = np.log(round_array(FP32, 1.0 + np.exp(np.minimum(x, SOFTPLUS_THRESHOLD))))
-    tensors: dict[str, Any] = dict(report.inputs.tensors)
+    tensors = {n: v for n, v in report.inputs.tensors.items() if n != "delta_bias"}
     tensors["delta"] = np.where(x > SOFTPLUS_THRESHOLD, x, low)
-    tensors.pop("delta_bias", None)
     switches = dict(report.inputs.switches) | {"delta_softplus": False}
-    yield (
-        "softplus_sum",
-        "softplus(x) is log(1 + exp(x)) with the sum rounded to fp32",
-        run(report, Fp64System(), tensors, switches),
-    )
+    return Inputs(tensors=tensors, switches=switches)
+
+
+def _softplus_by_sum(report: CaseReport) -> Iterator[Fault]:
+    """Small steps lost in 1 + exp(x)."""
+    inputs = with_softplus_by_sum(report)
+    if inputs is not None:
+        outputs = run(report, Fp64System(), inputs.tensors, inputs.switches)
+        yield "softplus_sum", SOFTPLUS_SUM, outputs
 
 
 def _last_token(report: CaseReport, truth: Outputs) -> Iterator[Fault]:

@@ -10,14 +10,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scancheck.checks.agreement import Explanation, FloatArray
+from scancheck.checks.agreement import Explanation, FloatArray, singled_out
 from scancheck.checks.carry_faults import time_first
 from scancheck.checks.faulty_recurrence import spans
 from scancheck.checks.input_faults import softplus_argument
 from scancheck.checks.oracle import CaseReport
-from scancheck.formats import FP32
+from scancheck.formats import FP32, format_named, round_array
+from scancheck.kernel import Kernel
 from scancheck.ops import op_named
 from scancheck.oracles.fp64 import Fp64System
+from scancheck.recipes.inputs import Inputs
+from scancheck.runner import execute
 
 Mask = NDArray[np.bool_]
 
@@ -26,20 +29,48 @@ LOG_LARGEST = float(np.log(FP32.largest))  # 88.7: exp of more overflows in fp32
 SHARE_MISSED = 0.1
 
 
-def explain_nonfinite(report: CaseReport, chunks: Iterable[int]) -> Explanation | None:
-    """The overflow that spoils just those outputs that are not finite, or None."""
+def explain_nonfinite(
+    kernel: Kernel, report: CaseReport, chunks: Iterable[int]
+) -> Explanation | None:
+    """The one overflow that spoils just those outputs that are not finite, or None.
+
+    Strong decay comes with large steps: softplus is at fault only where the kernel is
+    finite when it is given the steps themselves.
+    """
     name = op_named(report.case.op).outputs[0].name
     metrics = report.metrics.get(name)
     if metrics is None or not metrics.nonfinite.any():
         return None
     got = time_first(report, name, metrics.nonfinite)
+    found = []
     for chunk in (None, *chunks):
         faults = _softplus(report) if chunk is None else _decays(report, chunk)
         for cause, detail, predicted in faults:
             missed = int((time_first(report, name, predicted) != got).sum())
             if missed <= SHARE_MISSED * int(got.sum()):
-                return Explanation(cause=cause, chunk=chunk, detail=detail)
-    return None
+                found.append(Explanation(cause=cause, chunk=chunk, detail=detail))
+    if found and found[0].cause == "softplus_overflow":
+        if finite_without_softplus(kernel, report):
+            return found[0]
+        del found[0]
+    return singled_out(found)
+
+
+def finite_without_softplus(kernel: Kernel, report: CaseReport) -> bool:
+    """Whether the kernel's outputs are finite when softplus is taken outside it."""
+    x = softplus_argument(report)
+    if x is None:
+        return False
+    op = op_named(report.case.op)
+    tensors = {n: v for n, v in report.inputs.tensors.items() if n != "delta_bias"}
+    fmt = format_named(report.case.dtype)
+    tensors["delta"] = round_array(fmt, np.logaddexp(x, 0.0))
+    switches = dict(report.inputs.switches) | {"delta_softplus": False}
+    inputs = Inputs(tensors=tensors, switches=switches)
+    outcome = execute(kernel, op, inputs, report.case.dtype, runs=1)
+    return bool(outcome.outputs) and all(
+        np.isfinite(values).all() for values in outcome.outputs.values()
+    )
 
 
 def _softplus(report: CaseReport) -> Iterator[tuple[str, str, Mask]]:

@@ -103,6 +103,26 @@ def first_only(totals: list[tuple[Tensor, Tensor]], state: Tensor) -> Iterator[T
     yield from list(right(totals, torch.zeros_like(state)))[1:]
 
 
+def forgetful(totals: list[tuple[Tensor, Tensor]], state: Tensor) -> Iterator[Tensor]:
+    """The last local state alone is carried."""
+    yield state
+    yield from (local for _, local in totals[:-1])
+
+
+def undecayed(totals: list[tuple[Tensor, Tensor]], state: Tensor) -> Iterator[Tensor]:
+    """What enters a chunk enters the next one as it came."""
+    for _, local in totals:
+        yield state
+        state = state + local
+
+
+def clamped(totals: list[tuple[Tensor, Tensor]], state: Tensor) -> Iterator[Tensor]:
+    """No carry is larger than 3."""
+    for product, local in totals:
+        yield state
+        state = (product * state + local).clamp(-3.0, 3.0)
+
+
 FAULTS: dict[str, tuple[Carry, str]] = {
     "own_total": (own_total, "carry_total"),
     "late": (late, "carry_index"),
@@ -110,6 +130,9 @@ FAULTS: dict[str, tuple[Carry, str]] = {
     "decayed": (decayed(0.97), "carry_decay"),
     "scaled": (scaled(1.05), "carry_decay"),
     "first_only": (first_only, "initial_state"),
+    "forgetful": (forgetful, "carry_forgets"),
+    "undecayed": (undecayed, "carry_undecayed"),
+    "clamped": (clamped, "state_clamped"),
 }
 
 
