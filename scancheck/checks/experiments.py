@@ -95,7 +95,9 @@ def explained_by(would_pass: str, cause: str) -> tuple[str, str]:
     The cause stays where the contract is wider in something else than a format.
     """
     name, _, _ = would_pass.partition("=")
-    return WIDENED.get(name, cause), f"the outputs are within the budget of {would_pass}"
+    return WIDENED.get(
+        name, cause
+    ), f"the outputs are within the budget of {would_pass}"
 
 
 def _place(kernel: Kernel, report: CaseReport, check: Check) -> Place | None:
