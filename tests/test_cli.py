@@ -428,7 +428,7 @@ def test_list_says_why_an_adapter_cannot_run(
         ("ops", "initial_state[B,D]"),
         ("recipes", "exact_dyadic"),
         ("formats", "bf16"),
-        ("contracts", "chunk(C, inner, carry)"),
+        ("contracts", "chunk(C, inner, carry, order)"),
     ],
 )
 def test_list_of(

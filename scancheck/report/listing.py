@@ -17,7 +17,8 @@ _VALUES = {
     "compute": f"{', '.join(CONTRACT_FORMATS)}, storage",
     "state": f"compute, storage, {', '.join(CONTRACT_FORMATS)}",
     "state_every": "number of steps between roundings of the state",
-    "structure": "unknown, sequential, tree(order), chunk(C, inner, carry, order)",
+    "structure": "unknown, sequential, tree(order), chunk(C, inner, carry, order); "
+    "orders: any, stepwise, hillis_steele",
     "exp": "e0+e1x: relative error e0 + e1 |x| in unit roundoffs",
     "softplus": "as exp",
     "silu": "as exp",
