@@ -69,9 +69,8 @@ def test_contract_says_what_is_computed(algorithm: str, variant: str) -> None:
     contract = model("linear_scan", algorithm, variant, chunk=8).contract
     assert contract is not None
     structure = contract.structure
-    assert structure.chunk == (
-        8 if "chunk" in algorithm or "pass" in algorithm else None
-    )
+    chunked = algorithm.startswith(("chunk", "single_pass"))
+    assert structure.chunk == (8 if chunked else None)
     assert (structure.carry == "tree") == algorithm.endswith("carry_tree")
     inside = algorithm.removesuffix("_carry_tree")
     tree = inside.endswith(("_tree", "_warps")) and structure.kind == "chunk"
