@@ -53,7 +53,7 @@ class Arithmetic:
     def __init__(self, fmt: Format) -> None:
         self.format = fmt
         self.dtype: type[Any] = np.float32 if fmt == FP32 else np.float64
-        self._native = fmt in (FP32, FP64)
+        self.native = fmt in (FP32, FP64)
         self._evaluation: type[Any] = np.longdouble if fmt == FP64 else np.float64
 
     def lift(self, x: Any) -> Array:
@@ -62,29 +62,29 @@ class Arithmetic:
 
     def rounded(self, x: Array) -> Array:
         """Values computed more widely, rounded once into the format."""
-        if self._native:
+        if self.native:
             return x.astype(self.dtype)
         return round_array(self.format, x)
 
     def add(self, x: Array, y: Array) -> Array:
         """x + y for operands of the format."""
-        return np.add(x, y) if self._native else self.rounded(np.add(x, y))
+        return np.add(x, y) if self.native else self.rounded(np.add(x, y))
 
     def sub(self, x: Array, y: Array) -> Array:
         """x - y for operands of the format."""
-        return np.subtract(x, y) if self._native else self.rounded(np.subtract(x, y))
+        return np.subtract(x, y) if self.native else self.rounded(np.subtract(x, y))
 
     def mul(self, x: Array, y: Array) -> Array:
         """x y for operands of the format or of a wider one up to fp32."""
-        return np.multiply(x, y) if self._native else self.rounded(np.multiply(x, y))
+        return np.multiply(x, y) if self.native else self.rounded(np.multiply(x, y))
 
     def div(self, x: Array, y: Array) -> Array:
         """x / y for operands of the format; 53 >= 2 p + 1 suffices as for a sum."""
-        return np.divide(x, y) if self._native else self.rounded(np.divide(x, y))
+        return np.divide(x, y) if self.native else self.rounded(np.divide(x, y))
 
     def add_wider(self, x: Array, y: Array) -> Array:
         """x + y for operands of the format or of a wider one up to fp32."""
-        if self._native:
+        if self.native:
             return np.add(x, y)
         total, rest = _two_sum_fp64(x, y)
         return round_double_double(self.format, total, rest)

@@ -24,8 +24,12 @@ def running(join: Join, items: Items, order: str) -> Items:
 
 def running_sums(arithmetic: Arithmetic, x: Array, order: str) -> Array:
     """The sums x_0 + ... + x_t along the first axis, every addition rounded."""
-    (sums,) = running(lambda y, z: (arithmetic.add(y[0], z[0]),), (x,), order)
-    return sums
+    if order == "sequential" and arithmetic.native:
+        # NumPy adds one after another here: a prefix cannot be had otherwise.
+        sums: Array = np.add.accumulate(x, axis=0)
+        return sums
+    (total,) = running(lambda y, z: (arithmetic.add(y[0], z[0]),), (x,), order)
+    return total
 
 
 def running_products(arithmetic: Arithmetic, x: Array, order: str) -> Array:

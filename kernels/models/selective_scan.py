@@ -105,7 +105,8 @@ class _SelectiveScan(torch.autograd.Function):
                 arithmetic.lift(to_array(ybar)).transpose(2, 0, 1),
                 arithmetic.lift(to_array(final_bar)),
             )
-        return None, None, *gradient_tensors(arithmetic, gradients, given)
+            tensors = gradient_tensors(arithmetic, gradients, given)
+        return None, None, *tensors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -66,7 +66,7 @@ def _visible(report: CaseReport, name: str, *, gradient: bool) -> bool:
     if metrics is None:
         return False
     values = (report.truth.gradients if gradient else report.truth.outputs)[name].hi
-    large = np.abs(values) >= NEEDED * metrics.allowance
+    large = np.abs(values) >= _needed(report, name) * metrics.allowance
     return bool((large & (values != 0.0)).any())
 
 
@@ -76,9 +76,19 @@ def _moves(report: CaseReport, other: dict[str, FloatArray] | None) -> bool:
         return False
     for name, metrics in report.metrics.items():
         change = np.abs(other[name] - report.truth.outputs[name].hi)
-        if (change > NEEDED * metrics.allowance).any():
+        if (change > _needed(report, name) * metrics.allowance).any():
             return True
     return False
+
+
+def _needed(report: CaseReport, name: str) -> float:
+    """Budgets that are influence enough.
+
+    Storage alone allows u of a value: no influence is ten budgets in fp8_e5m2, where
+    u is 1/8. Half of what the format can show is asked for there.
+    """
+    allowances = report.budget.outputs | report.budget.gradients
+    return min(NEEDED, 0.5 / allowances[name].storage_u)
 
 
 def _solved(

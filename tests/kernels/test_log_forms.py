@@ -15,14 +15,17 @@ from scancheck.formats import (
     BF16,
     FP16,
     FP32,
+    FP64,
     FloatArray,
     Format,
     round_array,
     round_exact,
 )
 from scancheck.kernels.models.algorithm import (
+    CHUNK_FORMS,
     LOG_VARIANTS,
     Algorithm,
+    adjoint_scan,
     exponential_steps,
     scan,
     states_again,
@@ -322,3 +325,125 @@ def test_bitwise_as_scalar_loops(
             chunk,
         )
         assert [Fraction(x) for x in states[:, lane]] == expected
+
+
+def integers(seed: int, *shape: int) -> FloatArray:
+    """Small integers of both signs."""
+    return np.random.default_rng(seed).integers(-3, 4, shape).astype(np.float64)
+
+
+@pytest.mark.parametrize("variant", ["log_diff", "log_segsum"])
+@orders
+def test_resets_are_exact(variant: str, order: str) -> None:
+    """With log decays 0 and -1024 and integers, exponents and states are exact."""
+    rng = np.random.default_rng(8)
+    g = rng.choice([0.0, -1024.0], (40, 8), p=[0.7, 0.3])
+    b, s = integers(9, 40, 8), integers(10, 8)
+    exact = np.empty_like(b)
+    for t in range(40):
+        exact[t] = np.exp(g[t]) * (exact[t - 1] if t else s) + b[t]
+    for length in (0, 1, 2, 5, 7, 8, 9, 31, 33, 40):
+        for chunk in (1, 2, 3, 4, 7, 9, 64):
+            states = model_states(
+                variant, FP32, order, g[:length], b[:length], s, chunk
+            )
+            assert np.array_equal(states, exact[:length])
+
+
+@pytest.mark.parametrize("variant", list(CHUNK_FORMS))
+@orders
+@formats
+def test_sums_are_exact(variant: str, order: str, fmt: Format) -> None:
+    """Without decay every chunked form adds integers exactly, in every format."""
+    b, s = integers(11, 33, 6), integers(12, 6)
+    exact = s + np.cumsum(b, axis=0)
+    for chunk in (1, 3, 8, 9, 64):
+        states = model_states(variant, fmt, order, np.zeros_like(b), b, s, chunk)
+        assert np.array_equal(states, exact)
+
+
+@orders
+def test_one_impulse_through_the_whole_length_is_exact(order: str) -> None:
+    """log=full holds a single 1, whose logarithm is 0, where nothing decays."""
+    b, zeros = np.zeros((33, 33)), np.zeros((33, 33))
+    np.fill_diagonal(b, [1.0, -1.0, 1.0] * 11)
+    states = model_states("log_full", FP32, order, zeros, b, np.zeros(33))
+    assert np.array_equal(states, np.cumsum(b, axis=0))
+
+
+@orders
+def test_masked_sums_forget_at_minus_infinity(order: str) -> None:
+    """log=segsum alone among the log forms takes a gate of -infinity as a reset."""
+    g, b = np.zeros((9, 1)), np.ones((9, 1))
+    g[4] = -np.inf
+    states = model_states("log_segsum", FP32, order, g, b, np.ones(1), chunk=7)
+    assert states[:, 0].tolist() == [2.0, 3.0, 4.0, 5.0, 1.0, 2.0, 3.0, 4.0, 5.0]
+    for variant in set(LOG_VARIANTS) - {"log_segsum"}:
+        states = model_states(variant, FP32, order, g, b, np.ones(1), chunk=7)
+        assert np.isfinite(states[:4]).all()
+        assert np.isnan(states[4:7]).all()
+
+
+@orders
+def test_which_forms_hold_a_strong_decay(order: str) -> None:
+    """Over exp(-256) in a chunk of 64 the factored form and the ratio break down; all
+    others stay within the errors of exponents as large as 256, and of 16 for full.
+    """
+    g = np.full((64, 2), -4.0)
+    b, s = integers(13, 64, 2) + 0.5, integers(14, 2)
+    exact, state = np.empty_like(b), s
+    for t in range(64):
+        state = math.exp(-4.0) * state + b[t]
+        exact[t] = state
+    for variant in LOG_VARIANTS:
+        states = model_states(variant, FP32, order, g, b, s, chunk=64)
+        if variant in ("log_factored", "log_ratio"):
+            assert not np.isfinite(states[-1]).any()
+        else:
+            assert np.abs(states - exact).max() <= 64 * 256 * 2**-24 * 4
+
+
+@pytest.mark.parametrize("variant", LOG_VARIANTS)
+@orders
+@given(seed=seeds, length=st.integers(1, 40), chunk=st.integers(1, 50))
+@settings(max_examples=30)
+def test_within_the_error_of_exponents(
+    variant: str, order: str, seed: int, length: int, chunk: int
+) -> None:
+    """In fp32 every form is within the errors of its exponents and roundings.
+
+    Two sums of at most n gates err by n u G each, G = sum |g|; a chunk crossing has
+    its own and their G add up. A term has 6 roundings a step beside. The log-sum of
+    log=full errs by u times its size at each step.
+    """
+    g, b, s0 = drawn(FP32, seed, length)
+    states = model_states(variant, FP32, order, g, b, s0, chunk)
+    s, size = s0, np.abs(s0)
+    known = [float(x) for x in np.abs(np.concatenate((b.ravel(), s0))) if x > 0]
+    logs = max((abs(math.log(x)) for x in known), default=0.0)
+    for t in range(length):
+        a = np.exp(g[t])
+        s, size = a * s + b[t], a * size + np.abs(b[t])
+        total = np.abs(g[: t + 1]).sum(axis=0)
+        count = 2 * (t + 2) * total + 6 * (t + 2)
+        if variant == "log_full":
+            count += (t + 2) * (2 * total + logs + math.log(t + 2) + 3)
+        bound = 1.01 * count * FP32.unit_roundoff * size
+        assert (np.abs(states[t] - s) <= bound).all()
+
+
+@pytest.mark.parametrize("variant", list(CHUNK_FORMS))
+@orders
+def test_adjoint_is_the_transpose(variant: str, order: str) -> None:
+    """<ybar, S(b)> + <gbar, S_T> = <G, b> + <dS_0, S_0>, exactly on integers."""
+    for length in (0, 1, 4, 5, 11):
+        b, ybar = integers(length, length, 3), integers(length + 50, length, 3)
+        s0, gbar = integers(15, 3), integers(16, 3)
+        arithmetic = Arithmetic(FP64)
+        algorithm = Algorithm(name="chunk", variant=variant, chunk=4, inner=order)
+        steps = exponential_steps(arithmetic, algorithm, np.zeros_like(b), b)
+        states = scan(arithmetic, algorithm, steps, s0).states
+        adjoint, initial_bar = adjoint_scan(arithmetic, algorithm, steps, ybar, gbar)
+        left = np.sum(ybar * states, axis=0) + gbar * (states[-1] if length else s0)
+        right = np.sum(adjoint * b, axis=0) + initial_bar * s0
+        assert np.array_equal(left, right)

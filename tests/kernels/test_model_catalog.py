@@ -9,7 +9,13 @@ import pytest
 from scancheck.contract import format_contract, parse_contract, resolve
 from scancheck.errors import CaseInvalid
 from scancheck.kernel import Kernel
-from scancheck.kernels.models.catalog import model, models
+from scancheck.kernels.models.catalog import (
+    ALGORITHMS,
+    LOG_FORMS,
+    VARIANTS,
+    model,
+    models,
+)
 from scancheck.ops.linear_scan import LINEAR_SCAN
 from scancheck.ops.selective_scan import SELECTIVE_SCAN
 
@@ -35,10 +41,45 @@ def test_every_combination_is_registered(op: str) -> None:
     for shape in ("sequential", "hillis_steele", "chunk64", "chunk64_tree"):
         for variant in ("plain", "kahan", "full"):
             assert f"model.{op}.{shape}.{variant}" in names
-    for shape in ("chunk64", "chunk64_tree"):
-        assert f"model.{op}.{shape}.log_diff" in names
+    for shape in (
+        "blelloch",
+        "chunk64_warps",
+        "chunk64_carry_tree",
+        "single_pass64",
+        "single_pass64_warps",
+    ):
+        assert f"model.{op}.{shape}.plain" in names
+    for form in ("diff", "segsum", "factored", "ratio", "renorm"):
+        for shape in ("chunk64", "chunk64_tree"):
+            assert f"model.{op}.{shape}.log_{form}" in names
+    for shape in ("sequential", "hillis_steele"):
+        assert f"model.{op}.{shape}.log_full" in names
     for shape in ("sequential", "hillis_steele", "chunk64"):
         assert f"model.{op}.{shape}.plain.compute_storage" in names
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("algorithm", list(ALGORITHMS))
+def test_contract_says_what_is_computed(algorithm: str, variant: str) -> None:
+    """Structure, log form, compensation and range follow from the combination."""
+    if algorithm not in LOG_FORMS.get(variant, tuple(ALGORITHMS)):
+        with pytest.raises(CaseInvalid, match=f"{variant} is computed with"):
+            model("linear_scan", algorithm, variant)
+        return
+    contract = model("linear_scan", algorithm, variant, chunk=8).contract
+    assert contract is not None
+    structure = contract.structure
+    chunked = algorithm.startswith(("chunk", "single_pass"))
+    assert structure.chunk == (8 if chunked else None)
+    assert (structure.carry == "tree") == algorithm.endswith("carry_tree")
+    inside = algorithm.removesuffix("_carry_tree")
+    tree = inside.endswith(("_tree", "_warps")) and structure.kind == "chunk"
+    assert structure.inner == ("tree" if tree else "sequential")
+    assert contract.log == (variant[4:] if variant in LOG_FORMS else "none")
+    assert contract.comp == (variant if variant in ("kahan", "full") else "none")
+    assert (contract.range == "log") == (
+        variant in LOG_FORMS and variant != "log_ratio"
+    )
 
 
 @pytest.mark.parametrize("kernel", models(), ids=name_of)
@@ -90,8 +131,19 @@ def test_sequential_state_in_the_name() -> None:
 
 
 def test_narrow_computation_takes_its_own_dtype_only() -> None:
-    """A model that computes in 16 bits does not declare wider storage."""
-    assert model("linear_scan", "chunk", "full", compute="fp16").dtypes == ("fp16",)
+    """A model declares the formats whose every value its computation holds.
+
+    Computed in the storage format, that is one of at least 16 bits.
+    """
+    eighths = ("fp8_e4m3", "fp8_e5m2")
+
+    def dtypes(compute: str) -> tuple[str, ...]:
+        return model("linear_scan", "chunk", "full", compute=compute).dtypes
+
+    assert dtypes("fp16") == (*eighths, "fp16")
+    assert dtypes("bf16") == (*eighths, "bf16")
+    assert dtypes("fp32")[:5] == (*eighths, "fp16", "bf16", "fp32")
+    assert dtypes("storage")[:3] == ("fp16", "bf16", "fp32")
 
 
 @pytest.mark.parametrize(
@@ -103,7 +155,16 @@ def test_narrow_computation_takes_its_own_dtype_only() -> None:
         (("linear_scan", "chunk", "plain"), {"compute": "fp8"}, "model compute"),
         (("linear_scan", "chunk", "plain"), {"state": "fp8"}, "model state"),
         (("linear_scan", "chunk", "plain"), {"chunk": 0}, "at least 1; got 0"),
-        (("linear_scan", "sequential", "log_diff"), {}, "computed in chunks"),
+        (
+            ("linear_scan", "sequential", "log_diff"),
+            {},
+            "algorithm chunk or chunk_tree; got 'sequential'",
+        ),
+        (
+            ("linear_scan", "sequential", "log_full"),
+            {"state": "bf16"},
+            "sequential with log_full carries no state",
+        ),
         (("linear_scan", "hillis_steele", "plain"), {"state": "bf16"}, "no state"),
         (
             ("linear_scan", "chunk", "plain"),

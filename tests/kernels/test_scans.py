@@ -380,61 +380,6 @@ def test_exact_on_dyadic_data(shape: Shape, variant: str, fmt: Format) -> None:
             assert np.array_equal(states, exact[:length])
 
 
-@pytest.mark.parametrize("inner", ["sequential", "tree"])
-def test_log_difference_is_exact_on_dyadic_data(inner: str) -> None:
-    """With log decays 0 and -1024 the differences are exact and so are the states."""
-    rng = np.random.default_rng(8)
-    g = rng.choice([0.0, -1024.0], (40, 8), p=[0.7, 0.3])
-    b = rng.integers(-3, 4, (40, 8)).astype(np.float64)
-    s0 = rng.integers(-3, 4, 8).astype(np.float64)
-    exact, s = np.empty_like(b), s0
-    for t in range(40):
-        s = np.exp(g[t]) * s + b[t]
-        exact[t] = s
-    arithmetic = Arithmetic(FP32)
-    for length in range(41):
-        for chunk in range(1, 10):
-            algorithm = Algorithm(
-                name="chunk", variant="log_diff", chunk=chunk, inner=inner
-            )
-            steps = exponential_steps(
-                arithmetic,
-                algorithm,
-                arithmetic.lift(g[:length]),
-                arithmetic.lift(b[:length]),
-            )
-            states = scan(arithmetic, algorithm, steps, arithmetic.lift(s0)).states
-            assert np.array_equal(states, exact[:length])
-
-
-@pytest.mark.parametrize("inner", ["sequential", "tree"])
-@given(seed=seeds, length=lengths, chunk=chunks)
-def test_log_difference_within_its_bound(
-    inner: str, seed: int, length: int, chunk: int
-) -> None:
-    """In fp64 the log form is within the exponents' errors of the multiplied decays.
-
-    A decay's exponent c_t - c_j errs by at most (2 n + 1) u G, with n additions in a
-    sum of G = sum |g|; one chunk crossing has its own, and their G add up.
-    """
-    rng = np.random.default_rng(seed)
-    g = -rng.exponential(1.0, (length, 2))
-    b, s0 = rng.normal(size=(length, 2)), rng.normal(size=2)
-    arithmetic = Arithmetic(FP64)
-    algorithm = Algorithm(name="chunk", variant="log_diff", chunk=chunk, inner=inner)
-    steps = exponential_steps(arithmetic, algorithm, g, b)
-    states = scan(arithmetic, algorithm, steps, s0).states
-    wide = np.longdouble
-    s, size = s0.astype(wide), np.abs(s0).astype(wide)
-    for t in range(length):
-        a = np.exp(g[t].astype(wide))
-        s, size = a * s + b[t], a * size + np.abs(b[t])
-        total = np.sum(-g[: t + 1], axis=0)
-        # 4 roundings a step beside the exponents: exp, product, addition, crossing.
-        count = (2 * chunk + 1) * total + 4 * (t + 1)
-        assert (np.abs(states[t] - s) <= 1.1 * count * FP64.unit_roundoff * size).all()
-
-
 def worst_error(variant: str, decay: str) -> float:
     """The largest error in u |S| over 4096 steps of decay 1 - 1e-3, fp32 sequential."""
     rng = np.random.default_rng(3)

@@ -12,7 +12,8 @@ from scancheck.recipes import build
 CHUNK = 16
 FORMS = (("linear_scan", "a"), ("linear_scan", "g"), ("selective_scan", None))
 EVERY_FORM = pytest.mark.parametrize(("op", "form"), FORMS)
-DTYPES = pytest.mark.parametrize("dtype", FORMATS)
+# Formats of 8 bits get the same values, but cannot hold every hazard in them.
+DTYPES = pytest.mark.parametrize("dtype", [n for n, f in FORMATS.items() if f.bits > 8])
 LINEAR_FORMS = pytest.mark.parametrize("form", ["a", "g"])
 
 

@@ -1,4 +1,4 @@
-"""exact_dyadic: no order of combination rounds, in any format."""
+"""exact_dyadic: no order of combination rounds, in any format of 16 bits or more."""
 
 from fractions import Fraction
 from typing import Any
@@ -12,7 +12,7 @@ from scancheck.case import make_case
 from scancheck.formats import BF16, FORMATS, FloatArray, round_array
 from scancheck.recipes import build
 
-MOST_BITS = min(fmt.precision for fmt in FORMATS.values())
+MOST_BITS = min(fmt.precision for fmt in FORMATS.values() if fmt.bits > 8)
 
 
 def significant_bits(value: Fraction) -> int:
