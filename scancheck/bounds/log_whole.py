@@ -142,14 +142,15 @@ def push(s, lt, wt, xt, c, table, here):
     shift = np.expm1(share)
     inherited = abs(wt[0]) * s[INNER] * (1.0 + shift)
     inherited += shift * (abs(moved) if in_order else spread)
-    new, top, first = xt[2], xt[1] + xt[2], s[HIGH_SPAN] == 0.0
+    new, top = xt[2], xt[1] + xt[2]
     if top > 0.0:
         theta, size = _logarithm(top, off, s[SUM], c)
         new += top * np.expm1(theta + rho)
         s[HIGH_SPAN] = max(s[HIGH_SPAN], size)
     if in_order:
         e = inherited + new
-        if top > 0.0 and not first:
+        if s[HIGH_SPAN] > 0.0:
+            # With one operand zero too: its logarithm's error is absolute.
             a, b = abs(moved) + inherited, xt[1] + new
             e = _sum_in_order(a, b, s[VALUE], e, off, s[SUM], c)
         s[INNER] = e

@@ -46,6 +46,8 @@ DRIVES: dict[str, Draw] = {
     "sparse": lambda rng, shape: rng.normal(size=shape) * (rng.random(shape) < 0.2),
 }
 
+MOVED = ("normal", "wide", "sparse")  # what adversaries, who have no range, are given
+
 
 def drawn(gates: str, drive: str, fmt: Format, steps: int, lanes: int = 3) -> Data:
     """A scan whose decays are exp(g) exactly, with g and all else in the format."""
