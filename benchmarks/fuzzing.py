@@ -3,7 +3,8 @@
     python benchmarks/fuzzing.py [--seconds 60] [--seeds 3] [--match NAME]
 
 Cases/s on correct kernels, start-up included, and the seconds until the first finding
-of each planted bug, as the median over seeds. Run it on a machine that does nothing else.
+of each planted bug, as the median over seeds. Run it on a machine that does nothing
+else.
 """
 
 import argparse
