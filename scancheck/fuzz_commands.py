@@ -65,9 +65,11 @@ def fuzz(
     case_time: Annotated[
         str,
         typer.Option(
-            "--case-time", metavar="60s", help="After which a kernel counts as hung."
+            "--case-time",
+            metavar="30s",
+            help="After which a kernel counts as hung; more beyond 4096 tokens.",
         ),
-    ] = "60s",
+    ] = "30s",
     output: Annotated[
         Path,
         typer.Option("-o", "--output", metavar="DIR", help="Where findings are kept."),
@@ -129,9 +131,11 @@ def replay(
     case_time: Annotated[
         str,
         typer.Option(
-            "--case-time", metavar="60s", help="After which a kernel counts as hung."
+            "--case-time",
+            metavar="30s",
+            help="After which a kernel counts as hung; more beyond 4096 tokens.",
         ),
-    ] = "60s",
+    ] = "30s",
     json_path: Annotated[
         Path | None,
         typer.Option("--json", metavar="PATH", help="Keep the whole verdict there."),

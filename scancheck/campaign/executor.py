@@ -16,7 +16,7 @@ from threading import Event
 from time import monotonic
 from typing import Any
 
-from scancheck.campaign.trial import Failure, Judged, Loader, Trial
+from scancheck.campaign.trial import Failure, Judged, Loader, Trial, allowed_s
 from scancheck.campaign.worker import STARTING_S, serve
 from scancheck.contract import Contract
 from scancheck.errors import CaseInvalid, ScancheckError
@@ -56,7 +56,7 @@ class KernelProcess:
         self._context = _context()
         self._process: Any = None
         self._connection: Connection | None = None
-        self._allowed_s = 0.0
+        self._starting_s = 0.0
 
     def judge(self, trial: Trial) -> Judged:
         """The outcome of a trial; ERROR where the kernel ends or blocks its process.
@@ -64,18 +64,20 @@ class KernelProcess:
         Raises CaseInvalid where the kernel cannot take the trial or cannot be loaded,
         RuntimeError where the harness failed, and Stopped when the campaign is over.
         """
+        if self._stop.is_set():
+            raise Stopped
         if self._connection is None:
             self._start()
         assert self._connection is not None
         try:
             self._connection.send(trial)
-            answer = self._answer(self._allowed_s)
+            answer = self._answer(allowed_s(self._limit_s, trial) + self._starting_s)
         except (EOFError, OSError):
             return self._ended(trial)
         except TimeoutError:
             self._kill()
             return self._ended(trial, hung=True)
-        self._allowed_s = self._limit_s
+        self._starting_s = 0.0
         if isinstance(answer, Judged):
             return answer
         if isinstance(answer, KeyboardInterrupt):
@@ -109,7 +111,7 @@ class KernelProcess:
         if isinstance(failed, ScancheckError):
             self._kill()
             raise failed
-        self._allowed_s = self._limit_s + STARTING_S
+        self._starting_s = STARTING_S
 
     def _answer(self, seconds: float) -> Any:
         assert self._connection is not None
@@ -129,16 +131,17 @@ class KernelProcess:
         code = process.exitcode
         self._kill()
         log = _tail(self._log)
+        limit = f"{allowed_s(self._limit_s, trial):g} s"
         timed_out = hung or TIMEOUT.search(log) is not None
         place = _place(log)
         stack = "File" in log
         if stack and CALLING.search(log) is None:
             if timed_out:
-                reason = f"judging it took more than {self._limit_s:g} s"
+                reason = f"judging it took more than {limit}"
                 return Judged(trial=trial, verdict=Verdict.UNCERTIFIED, reason=reason)
             raise RuntimeError(f"the harness crashed, {_exit(code)}{place}")
         if timed_out:
-            message = f"did not return within {self._limit_s:g} s{place}"
+            message = f"did not return within {limit}{place}"
             return _error(trial, "hung", message)
         return _error(trial, "crashed", f"ended its process, {_exit(code)}{place}")
 

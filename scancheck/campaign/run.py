@@ -13,7 +13,7 @@ from scancheck.campaign.judging import both_pass
 from scancheck.campaign.save import Saver, plain_finding, save
 from scancheck.campaign.shrink import shrunk
 from scancheck.campaign.stream import ROUND, Domain, run_round
-from scancheck.campaign.trial import Failure, Judged, Loader, Trial
+from scancheck.campaign.trial import CASE_LIMIT_S, Failure, Judged, Loader, Trial
 from scancheck.contract import Contract
 from scancheck.diagnosis import VAGUE
 from scancheck.errors import CaseInvalid
@@ -35,7 +35,7 @@ class Plan:
     seed: int
     cases: int | None = None  # None: as many as the time allows
     seconds: float | None = None  # None: until the cases are judged
-    case_limit_s: float = 60.0  # after which a kernel counts as hung
+    case_limit_s: float = CASE_LIMIT_S  # after which a kernel counts as hung
     workers: int | None = None  # None: one for each core
 
 
@@ -81,8 +81,9 @@ class Progress:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """One for each cause: as they were met, but those that say little last."""
-        told = sorted(self.found.values(), key=lambda f: f.failure.cause in VAGUE)
+        """One for each cause: the most frequent first, those that say little last."""
+        found = self.found.values()
+        told = sorted(found, key=lambda f: (f.failure.cause in VAGUE, -f.cases))
         return tuple(replace(found.finding, cases=found.cases) for found in told)
 
     @property
@@ -166,7 +167,11 @@ class _Campaign:
                     lambda trial: self._one(process, trial),
                 )
         except Exception as error:
-            self.refused = self.refused or error
+            with self._lock:
+                if self.progress.cases:  # what was found by then is kept
+                    self.progress.harness.append(f"{type(error).__name__}: {error}")
+                else:
+                    self.refused = self.refused or error
             self.over.set()
             self.stop.set()
         finally:

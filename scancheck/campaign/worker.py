@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 from scancheck.campaign.judging import Judge
-from scancheck.campaign.trial import Loader
+from scancheck.campaign.trial import Loader, allowed_s
 from scancheck.contract import Contract
 from scancheck.errors import CaseInvalid, ScancheckError
 
@@ -48,13 +48,14 @@ def serve(
         connection.send(error)
         return
     connection.send(None)  # ready
-    allowed = limit_s + STARTING_S
+    starting = STARTING_S
     while True:
         try:
             trial = connection.recv()
         except EOFError:
             return
         os.ftruncate(handle, 0)
+        allowed = allowed_s(limit_s, trial) + starting
         faulthandler.dump_traceback_later(allowed, exit=True, file=handle)
         try:
             answer: object = judge.judge(trial)
@@ -64,7 +65,7 @@ def serve(
         with suppress(OSError, ValueError):
             sys.stdout.flush()
         connection.send(answer)
-        allowed = limit_s
+        starting = 0.0
 
 
 def _told(error: BaseException) -> BaseException:

@@ -9,7 +9,7 @@ from typing import Any
 from scancheck.campaign.run import OnProgress, Plan, Progress, run_campaign
 from scancheck.campaign.save import Saver, writable_folder
 from scancheck.campaign.stream import LONGEST, domain_of
-from scancheck.campaign.trial import FALSE_ALARM_RATE
+from scancheck.campaign.trial import CASE_LIMIT_S, FALSE_ALARM_RATE
 from scancheck.checks.influence import parts_of
 from scancheck.contract import Contract, format_contract, parse_contract
 from scancheck.environment import describe
@@ -37,7 +37,7 @@ def fuzz(
     seed: int = 0,
     cases: int | None = None,
     seconds: float | None = None,
-    case_limit_s: float = 60.0,
+    case_limit_s: float = CASE_LIMIT_S,
     workers: int | None = None,
     output: str | Path,
     on_progress: OnProgress | None = None,

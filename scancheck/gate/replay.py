@@ -11,7 +11,7 @@ from scancheck.campaign.finding_file import read_finding
 from scancheck.campaign.judging import Judge
 from scancheck.campaign.replay import Replayed, replay_finding, trial_of
 from scancheck.campaign.save import plain_finding
-from scancheck.campaign.trial import FALSE_ALARM_RATE
+from scancheck.campaign.trial import CASE_LIMIT_S, FALSE_ALARM_RATE
 from scancheck.contract import Contract, format_contract
 from scancheck.environment import describe
 from scancheck.errors import CaseInvalid
@@ -27,7 +27,7 @@ def replay(
     file: str | Path,
     target: str | Kernel | Callable[..., Any] | None = None,
     *,
-    case_limit_s: float = 60.0,
+    case_limit_s: float = CASE_LIMIT_S,
 ) -> Result:
     """Judges the tensors of a finding again: red while it fails, a pass once it does
     not.
