@@ -1,7 +1,7 @@
 """From the red checks of a run to its findings, each on its clearest case."""
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from scancheck.case import case_to_json
@@ -12,8 +12,10 @@ from scancheck.checks.experiments import (
     passing_contracts,
 )
 from scancheck.checks.oracle import CaseReport, Request
+from scancheck.checks.step_by_step import step_by_step
 from scancheck.diagnosis import Place, tokens_of
 from scancheck.kernel import Kernel
+from scancheck.ops import op_named
 from scancheck.ops.normal_form import Op, spec_of
 from scancheck.record import Finding
 from scancheck.verdict import SEVERITY, Check, Verdict
@@ -125,7 +127,17 @@ def _finding(item: RedCheck, diagnosis: Diagnosis, replay: str, cases: int) -> F
         would_pass=diagnosis.would_pass,
         shrinks_with_wider_dtype=diagnosis.shrinks,
         values=_values(report, check),
+        steps=_steps_json(item),
     )
+
+
+def _steps_json(item: RedCheck) -> dict[str, Any] | None:
+    """Tokens, chunk and steps of the sequence output's failure, as few as keep it."""
+    sequence = op_named(item.report.case.op).outputs[0].name
+    if (item.check.check, item.check.tensor) != ("oracle", sequence):
+        return None
+    found = step_by_step(item.kernel, item.report, item.request)
+    return None if found is None else asdict(found)
 
 
 def _place_json(place: Place | None) -> dict[str, Any] | None:
