@@ -54,6 +54,7 @@ def read_captured(path: str, op: str | None = None) -> Captured:
     known = op_named(op or str(about.get("op") or _op_of(path, tensors)))
     tensors, switches = _split(path, known, tensors, about)
     _check_names(path, known, tensors)
+    tensors = {s.name: tensors[s.name] for s in known.inputs if s.name in tensors}
     for name, tensor in tensors.items():
         _check_values(path, name, tensor)
     sizes = _sizes(path, known, tensors)
@@ -115,10 +116,12 @@ def _read_npz(path: Path) -> "dict[str, Tensor]":
         with np.load(path, allow_pickle=False) as arrays:
             for name in arrays.files:
                 array = arrays[name]
-                if array.dtype.kind not in "fiub":
+                # NumPy gives a member that is no array as its bytes.
+                dtype = getattr(array, "dtype", np.dtype("V1"))
+                if dtype.kind not in "fiub":
                     raise CaseInvalid(
                         f"--inputs {path}: {name}: expected floating-point numbers; "
-                        f"got dtype {array.dtype} (bf16 needs a safetensors file)"
+                        f"got dtype {dtype} (bf16 needs a safetensors file)"
                     )
                 tensors[name] = torch.from_numpy(np.ascontiguousarray(array))
     except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:

@@ -1,13 +1,15 @@
 """A check that failed, and the finding that tells of it."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from scancheck.case import case_to_json
 from scancheck.checks.experiments import Diagnosis
 from scancheck.checks.oracle import CaseReport, Request
+from scancheck.checks.step_by_step import step_by_step
 from scancheck.diagnosis import Place
 from scancheck.kernel import Kernel
+from scancheck.ops import op_named
 from scancheck.record import Finding
 from scancheck.verdict import Check
 
@@ -46,7 +48,17 @@ def finding_of(
         would_pass=diagnosis.would_pass,
         shrinks_with_wider_dtype=diagnosis.shrinks,
         values=_values(report, check),
+        steps=_steps_json(item),
     )
+
+
+def _steps_json(item: RedCheck) -> dict[str, Any] | None:
+    """Tokens, chunk and steps of the sequence output's failure, as few as keep it."""
+    sequence = op_named(item.report.case.op).outputs[0].name
+    if (item.check.check, item.check.tensor) != ("oracle", sequence):
+        return None
+    found = step_by_step(item.kernel, item.report, item.request)
+    return None if found is None else asdict(found)
 
 
 def _place_json(place: Place | None) -> dict[str, Any] | None:

@@ -238,6 +238,28 @@ def test_report_of_stored_rows(
     assert error.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--inputs", "none.npz"), "none.npz: does not exist"),
+        (("--inputs", "k.py"), "expected a .safetensors or .npz file; got '.py'"),
+        (("--inputs", "x.npz", "--seed", "1"), "--inputs has its own tensors"),
+        (("--op", "linear_scan"), "--op belongs to --inputs FILE"),
+        (("r.parquet", "--fresh"), "r.parquet has them already"),
+        (("r.parquet", "--inputs", "x.npz"), "r.parquet has them already"),
+        (("-o", "k.py"), "-o k.py: cannot be made"),
+    ],
+)
+def test_mistakes_of_report(
+    run: Run, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], told: str
+) -> None:
+    """Options that do not fit, and files that are none, are told in one line."""
+    assert run("report", *arguments) == 2
+    error = capsys.readouterr().err
+    assert told in error
+    assert error.count("\n") == 1
+
+
 def test_kernel_that_cannot_run_here_is_exit_4(
     run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:

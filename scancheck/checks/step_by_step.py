@@ -88,11 +88,12 @@ def _candidates(
             yield small, start, min(steps, start + short)
     for start in starts:
         yield kernel, start, min(steps, start + short)
-    chunk = kernel.chunk or steps
-    edge = chunk * max(0, token // chunk - 1)
-    for stop in sorted({chunk + SHORT_CHUNK, 2 * chunk, token + 1 - edge}):
-        if short < stop < steps:
-            yield kernel, edge, min(steps, edge + stop)
+    after = token + 1 + SHORT_CHUNK
+    if kernel.chunk is not None:
+        edge = kernel.chunk * max(0, token // kernel.chunk - 1)
+        for length in (kernel.chunk + SHORT_CHUNK, 2 * kernel.chunk):
+            yield kernel, edge, min(steps, edge + length)
+    yield kernel, 0, min(steps, after)
     yield kernel, 0, steps
 
 

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 WIDTH = 100  # columns of a screen
 HEIGHT = 30  # lines of a screen
+STEP_COLUMNS = ("token", "a", "b", "wanted", "got")
+STEP_WIDTH = 15  # columns of each
+FEWEST_STEPS = 4  # that say something
 IN_FULL = 3  # findings that are told in full
 BRIEF = 12  # lines of a test's message (style.md, section 5)
 NAMED = 3  # cases that are listed by id
@@ -84,7 +87,35 @@ def screen(record: RunRecord) -> list[Line]:
         Line(text=f"run again (seed {record.seed}): {record.replay}", style="bold"),
     ]
     room = HEIGHT - sum(line.height for line in head + tail)
-    return head + _findings(record, room) + tail
+    found = _findings(record, room)
+    left = room - sum(line.height for line in found)
+    return head + found + _step_lines(record.findings, left) + tail
+
+
+def _step_lines(findings: tuple[Finding, ...], room: int) -> list[Line]:
+    """The first failure that was shrunk, every token's numbers side by side.
+
+    As many tokens around the first wrong one as there is room for, or no line.
+    """
+    told = next((finding.steps for finding in findings if finding.steps), None)
+    if told is None or room < FEWEST_STEPS + 2:
+        return []
+    shown = told["steps"]
+    count = min(len(shown), room - 2)
+    first = next(n for n, step in enumerate(shown) if step["wrong"])
+    start = max(0, min(first - count // 2, len(shown) - count))
+    chunk = "" if told["chunk"] is None else f", chunk {told['chunk']}"
+    lines = [
+        Line(text=f"step by step, shrunk to {told['tokens']} tokens{chunk}:"),
+        Line(text="".join(f"{name:>{STEP_WIDTH}}" for name in STEP_COLUMNS)),
+    ]
+    for step in shown[start : start + count]:
+        cells = (f"{step[name]:.7g}" for name in STEP_COLUMNS)
+        text = "".join(f"{cell:>{STEP_WIDTH}}" for cell in cells)
+        wrong = bool(step["wrong"])
+        style = RED_STYLE if wrong else ""
+        lines.append(Line(text=text + ("  wrong" if wrong else ""), style=style))
+    return lines
 
 
 def _verdict_line(record: RunRecord) -> Line:

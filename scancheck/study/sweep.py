@@ -7,7 +7,7 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import closing
 from functools import partial
 from math import prod
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 
 from scancheck.bounds.moments import lambda_factor, moments_for
 from scancheck.captured import captured_inputs
@@ -100,16 +100,23 @@ def run_study(
 def _results(
     jobs: Sequence[Job], workers: int, elements: int
 ) -> Generator[list[Row], None, None]:
-    """The rows of each job in turn; jobs not begun are dropped when it is closed."""
+    """The rows of each job in turn; when it is closed early, its processes end."""
     measured = partial(job_rows, elements=elements)
     if workers <= 1:
         yield from map(measured, jobs)
         return
+    others = set(active_children())
     pool = ProcessPoolExecutor(
         workers, mp_context=get_context("spawn"), initializer=_prepare_worker
     )
     try:
         yield from pool.map(measured, jobs, chunksize=2)
+    except BaseException:
+        # Waiting for them would make Ctrl-C slow, and a second one hang: what they
+        # have not handed over is lost either way.
+        for process in set(active_children()) - others:
+            process.terminate()
+        raise
     finally:
         pool.shutdown(cancel_futures=True)
 

@@ -319,3 +319,50 @@ def test_rendered_text_is_the_explained_text() -> None:
     stream = io.StringIO()
     render(run, Console(file=stream, width=60))
     assert stream.getvalue() == explain(run) + "\n"
+
+
+def steps_of(count: int, first_wrong: int) -> dict[str, Any]:
+    """A shrunk failure as the record holds it."""
+    return {
+        "tokens": count,
+        "chunk": 4,
+        "steps": [
+            {
+                "token": n,
+                "a": 0.5,
+                "b": float(n),
+                "wanted": n + 0.25,
+                "got": n + 0.75 if n >= first_wrong else n + 0.25,
+                "wrong": n >= first_wrong,
+            }
+            for n in range(count)
+        ],
+    }
+
+
+def test_a_failure_is_laid_out_step_by_step() -> None:
+    """Every token's decay, drive, wanted and got value stand side by side."""
+    text = explain(failed(finding(steps=steps_of(8, 4))))
+    assert "step by step, shrunk to 8 tokens, chunk 4:" in text
+    lines = [line.split() for line in text.splitlines()]
+    assert ["token", "a", "b", "wanted", "got"] in lines
+    assert ["3", "0.5", "3", "3.25", "3.25"] in lines
+    assert ["4", "0.5", "4", "4.25", "4.75", "wrong"] in lines
+
+
+@given(
+    count=st.integers(1, 8),
+    wrong=st.integers(0, 7),
+    findings=st.integers(1, 5),
+    unseen=st.integers(0, 7),
+)
+def test_steps_never_leave_the_screen(
+    count: int, wrong: int, findings: int, unseen: int
+) -> None:
+    """They take what room is left, hold the first wrong token, or are not there."""
+    steps = steps_of(count, min(wrong, count - 1))
+    found = [finding(steps=steps) for _ in range(findings)]
+    text = explain(failed(*found, unseen=PARTS[:unseen]))
+    assert rows_of(text) <= HEIGHT
+    if "step by step" in text:
+        assert sum(line.endswith("  wrong") for line in text.splitlines()) >= 1

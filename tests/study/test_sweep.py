@@ -1,12 +1,14 @@
 """A sweep gives the rows of its jobs, in their order, however it is run."""
 
 from dataclasses import replace
+from multiprocessing import active_children
 
 import pytest
 
 from scancheck.study.configurations import Configuration
 from scancheck.study.plan import Job
 from scancheck.study.row import Row
+from scancheck.study.store import Study
 from scancheck.study.sweep import run_study
 
 
@@ -108,3 +110,24 @@ def test_study_knows_where_it_comes_from() -> None:
 def test_workers_change_nothing() -> None:
     """Two processes give the rows of one, to the last bit and in the same order."""
     assert rows_of(*JOBS, workers=2) == rows_of(*JOBS)
+
+
+@pytest.mark.slow
+def test_interrupted_workers_end() -> None:
+    """After Ctrl-C no process is left, and what was handed over is saved."""
+    saved: list[Study] = []
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_study(
+            JOBS,
+            profile="quick",
+            seed=1,
+            workers=2,
+            on_job=interrupted,
+            save=saved.append,
+        )
+    assert active_children() == []
+    assert [(study.done, study.jobs) for study in saved] == [(1, len(JOBS))]
