@@ -216,6 +216,14 @@ def _loop(
     return run_loop(case.op, inputs.tensors, inputs.switches, chosen, dtype)
 
 
+def _command(options: argparse.Namespace) -> str:
+    """What makes these rows again, less what is the default."""
+    told = {"profile": "quick", "seed": 0, "match": "", "dtypes": "fp32,bf16"}
+    given = {name: getattr(options, name) for name in told}
+    changed = [f" --{n} {v}" for n, v in given.items() if v != told[n]]
+    return "python benchmarks/power.py" + "".join(changed)
+
+
 def main() -> int:
     """Runs what is missing, writes rows and report; the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -230,7 +238,12 @@ def main() -> int:
     options.output.mkdir(parents=True, exist_ok=True)
     path = options.output / "rows.parquet"
     rows: list[Row] = []
-    about = About(profile=options.profile, seed=options.seed, environment=describe())
+    about = About(
+        command=_command(options),
+        profile=options.profile,
+        seed=options.seed,
+        environment=describe(),
+    )
     if path.exists() and not options.fresh:
         rows, kept = read_rows(path)
         if (kept.profile, kept.seed) != (about.profile, about.seed):
@@ -240,6 +253,7 @@ def main() -> int:
                 file=sys.stderr,
             )
             return 2
+        about = kept if options.report else about
     done = {(row.kernel, row.dtype) for row in rows}
     jobs = [
         (kernel, dtype)

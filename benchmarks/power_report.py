@@ -22,11 +22,8 @@ TIMES = "time_to_first_finding.md"
 WITH_ORACLE = ("assert_close", "allclose_1e4", "rms_0005")
 Count = Callable[[Iterable[Row], str], Share]
 
+TITLE = "# Which rule catches which bug, and what it wrongs\n"
 INTRODUCTION = """\
-# Which rule catches which bug, and what it wrongs
-
-Made by `python benchmarks/power.py`; all rows are in `rows.parquet`.
-
 Every planted bug and every correct kernel (models and controls) is run on the cases of
 `scancheck verify`, gradients included. Five rules judge the very same tensors, those of
 the first call on each case:
@@ -66,6 +63,7 @@ def write_report(rows: list[Row], about: About, folder: Path) -> bool:
 def page(rows: list[Row], about: About, times: str = "") -> str:
     """The page as Markdown."""
     parts = [
+        f"{TITLE}\nMade by `{about.command}`; all rows are in `rows.parquet`.\n",
         INTRODUCTION + _rules() + "\n" + EXPLANATION,
         _summary(rows),
         "## Kill rate by recipe group\n\nPlanted bugs caught by a case of the group, "

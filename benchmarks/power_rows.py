@@ -46,6 +46,7 @@ class Row:
 class About:
     """What made the rows."""
 
+    command: str  # the last one that added to them
     profile: str
     seed: int
     environment: dict[str, str]
@@ -56,6 +57,7 @@ def write_rows(rows: list[Row], about: About, path: Path) -> None:
     schema = pa.schema([pa.field(f.name, _ARROW[f.type]) for f in fields(Row)])
     told = {
         "schema_version": SCHEMA_VERSION,
+        "command": about.command,
         "profile": about.profile,
         "seed": about.seed,
         "environment": about.environment,

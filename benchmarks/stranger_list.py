@@ -19,7 +19,8 @@ class Stranger:
         """What its files are called: target and contract without folders and marks."""
         place, _, attribute = self.target.rpartition(":")
         name = f"examples.{attribute}" if Path(place).name else self.target
-        return f"{name}.{self.contract.replace('=', '_')}" if self.contract else name
+        parts = [name, *(self.contract or "").replace("=", "_").split(",")]
+        return ".".join(filter(None, parts))
 
 
 EXAMPLES = (
@@ -27,7 +28,8 @@ EXAMPLES = (
     Stranger(
         target="examples/heinsen_scan.py:heinsen_scan",
         op="linear_scan",
-        contract="log=full",
+        # Signs and magnitudes over the whole length, and autograd's gradient of them.
+        contract="log=full,gate_gradient=reverse_cumsum",
     ),
     Stranger(target="examples/cumprod_scan.py:cumprod_scan", op="linear_scan"),
 )

@@ -23,7 +23,12 @@ from power_summary import (
 
 from scancheck.recipes.catalog import RECIPES
 
-ABOUT = About(profile="quick", seed=0, environment={"torch": "2.13.0"})
+ABOUT = About(
+    command="python benchmarks/power.py",
+    profile="quick",
+    seed=0,
+    environment={"torch": "2.13.0"},
+)
 CLEAN = Row(
     kernel="control.linear_scan.chunked_reference",
     op="linear_scan",
@@ -107,6 +112,7 @@ def test_page_tells_what_each_rule_misses() -> None:
     assert "- **scancheck** (0): none" in told
     assert "- **RMS ratio 0.005** (1): stale" in told
     assert "| stale | 1 of 1 | **0 of 1** |" in told
+    assert "Made by `python benchmarks/power.py`" in told
     assert "Profile quick, seed 0" in told
     assert unnamed([replace(STALE, named=False)]) == ["faulty.linear_scan.stale fp32"]
 
