@@ -34,6 +34,7 @@ class Named(Exception):
 
 def judge(kernel: Any, dtype: str, profile: str, seed: int) -> dict[str, object]:
     """One line of the table."""
+    from scancheck.checks.experiments import likely_cause
     from scancheck.contract import Contract
     from scancheck.gate.findings import findings_of
     from scancheck.gate.loop import Judging
@@ -58,14 +59,16 @@ def judge(kernel: Any, dtype: str, profile: str, seed: int) -> dict[str, object]
         if report.verdict not in RED:
             return
         red = [item for item in run.tally.red if item.report is report]
-        found = findings_of(run.op, red, "")
+        told = [likely_cause(i.kernel, i.report, i.check)[0] for i in red]
+        if kernel.symptom not in told:  # a wider contract may say more
+            told += [finding.cause for finding in findings_of(run.op, red, "")]
         if not row["cases_until_red"]:
             row["verdict"] = report.verdict
             row["cases_until_red"] = done
             row["first_red_recipe"] = report.case.recipe
             check = red[0].check
             row["first_red_check"] = " ".join(filter(None, (check.check, check.tensor)))
-        causes.update(dict.fromkeys(finding.cause for finding in found))
+        causes.update(dict.fromkeys(told))
         if kernel.symptom in causes:
             row["cases_until_named"] = done
             raise Named

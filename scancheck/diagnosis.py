@@ -253,6 +253,11 @@ CAUSES: dict[str, Cause] = {
         advice="form d gate_t = G_t h_{t-1} directly, or sum from the end: never total "
         "minus prefix",
     ),
+    "gradient_overflow": Cause(
+        text="the backward pass overflows where the forward pass is right",
+        advice="mask arguments before exp, log or a division, not their results: a "
+        "masked infinity has a gradient of 0 times infinity",
+    ),
     "short_gradient": Cause(
         text="a gradient is accumulated in a shorter format than its own",
         advice="keep the adjoint state and sums over tokens and rows in fp32",

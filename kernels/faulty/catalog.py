@@ -369,6 +369,14 @@ BUGS = (
         hazard="The gradient of a gate passes a clamp that the forward pass lacks.",
     ),
     PlantedBug(
+        module="overflow_behind_mask_in_backward",
+        ops=SELECTIVE,
+        symptom="gradient_overflow",
+        hazard="A mask hides an overflow of exp from the outputs, but not from the "
+        "gradients, which become NaN.",
+        contract="log=diff,structure=chunk(64,sequential,sequential)",
+    ),
+    PlantedBug(
         module="gradient_sums_in_bf16",
         ops=SELECTIVE,
         symptom="short_gradient",

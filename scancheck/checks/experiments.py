@@ -182,6 +182,9 @@ def _gradient_cause(report: CaseReport, check: Check) -> tuple[str, str]:
         return "state_gradient_dropped", "all gradients are zero"
     if report.cotangent_kind == "dense" and _final_state_explains(report, wrong):
         return "state_gradient_dropped", ""
+    spoilt = {n for n, m in report.gradient_metrics.items() if m.nonfinite.any()}
+    if spoilt:
+        return "gradient_overflow", f"not finite: {', '.join(sorted(spoilt))}"
     found = explain_gradients(report)
     if found is not None:
         return found.cause, found.detail

@@ -19,8 +19,10 @@ from scancheck.checks.oracle import CaseReport
 from scancheck.ops import op_named
 from scancheck.ops.normal_form import Lowered
 
-# Golden-section steps: each shortens the interval by 0.618, all of them to 2**-25.
-SECTIONS = 36
+# Golden-section steps: each shortens the interval by 0.618, all of them to 2**-23.
+SECTIONS = 34
+BINADES = 8  # below the largest state, where a limit is looked for
+NEARER = 0.7  # of the distance without a limit, at the best of a few limits
 
 
 def fitted_faults(report: CaseReport, truth: Outputs, chunk: int) -> Iterator[Fault]:
@@ -121,8 +123,20 @@ def _clamp_limit(report: CaseReport, chunk: int) -> float | None:
         off = np.abs(got - time_first(report, name, other)[window])
         return float(off[np.isfinite(off)].sum())
 
-    low, golden = 0.0, (5.0**0.5 - 1.0) / 2.0
-    left, right = high - golden * high, golden * high
+    # A few limits, a binade apart, tell whether a search is worth its runs.
+    grid = [high * 2.0**-k for k in range(BINADES)]
+    at_grid = [distance(limit) for limit in grid]
+    nearest = int(np.argmin(at_grid))
+    if at_grid[nearest] > NEARER * at_grid[0]:
+        return None
+    low = grid[nearest + 1] if nearest + 1 < BINADES else 0.0
+    return _least(distance, low, grid[max(0, nearest - 1)])
+
+
+def _least(distance: Callable[[float], float], low: float, high: float) -> float:
+    """Where a function that falls and rises again is least (golden section)."""
+    golden = (5.0**0.5 - 1.0) / 2.0
+    left, right = high - golden * (high - low), low + golden * (high - low)
     at_left, at_right = distance(left), distance(right)
     for _ in range(SECTIONS):
         if at_left <= at_right:

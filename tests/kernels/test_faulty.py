@@ -61,6 +61,7 @@ HARMLESS = {
     "skip_gradient_missing": ((LONG, True),),
     "step_gradient_misses_drive": ((LONG, True),),
     "silu_gradient_is_sigmoid": ((LONG, True),),
+    "overflow_behind_mask_in_backward": ((1, True),),
     "A_gradient_of_first_row": ((LONG, True),),
     "gradient_sums_in_bf16": ((LONG, True),),
     "gate_gradient_zero_where_clamped": ((LONG, True),),
