@@ -48,8 +48,9 @@ def step_by_step(
     request: Request,
     with_chunk: Callable[[int], Kernel] | None = None,
 ) -> StepByStep | None:
-    """The failure of the sequence output on as few tokens as keep it; None without one.
+    """The failure of the sequence output on one chain and as few tokens as keep it.
 
+    None without one, and where no single chain fails by itself.
     `with_chunk` gives the same kernel in another chunk size, where it can be had.
     """
     op = op_named(report.case.op)

@@ -21,7 +21,7 @@ Call = Callable[..., Any]
 
 def scan(a: Tensor, b: Tensor, initial_state: Tensor | None = None) -> Any:
     """A correct scan in the tensors' own format, or fp32 for shorter ones."""
-    wide = torch.promote_types(a.dtype, torch.float32)
+    wide = torch.float64 if a.dtype == torch.float64 else torch.float32
     decays, drives = a.to(wide), b.to(wide)
     state = decays.new_zeros(b.shape[0], b.shape[2])
     if initial_state is not None:

@@ -93,6 +93,10 @@ FAULTY: dict[str, Callable[[], Kernel]] = {
 }
 
 
+# They read another row, or a scale that all of A has in common.
+TAKES_SEVERAL_CHAINS = ("decay_of_first_row_for_all", "A_quantised")
+
+
 @pytest.mark.parametrize("name", sorted(FAULTY))
 def test_planted_bugs_are_laid_out(name: str) -> None:
     """Where a planted bug shows on this case, the steps hold its first wrong token."""
@@ -100,7 +104,8 @@ def test_planted_bugs_are_laid_out(name: str) -> None:
     report, request = reported(kernel)
     found = step_by_step(kernel, report, request)
     wrong = report.metrics and next(iter(report.metrics.values())).wrong.any()
-    assert (found is not None) == bool(wrong)
+    alone = not any(word in name for word in TAKES_SEVERAL_CHAINS)
+    assert (found is not None) == (bool(wrong) and alone)
     if found is not None:
         assert any(step.wrong for step in found.steps)
         assert len(found.steps) <= 8

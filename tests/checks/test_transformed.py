@@ -13,7 +13,7 @@ from scancheck.checks.relations import relation_reports
 from scancheck.contract import parse_contract
 from scancheck.formats import FORMATS
 from scancheck.kernel import Kernel
-from scancheck.kernels.faulty import calling_form, chunked_torch
+from scancheck.kernels.faulty import calling_form
 from scancheck.ops import OPS
 from scancheck.runner import accepted_parameters
 from scancheck.verdict import Verdict
@@ -97,8 +97,8 @@ def test_steps_with_a_floor_are_found_by_padding() -> None:
     ) -> Any:
         if delta_softplus:
             delta = torch.nn.functional.softplus(delta, threshold=40.0).clamp(min=1e-3)
-        scan = chunked_torch.scan
-        return calling_form.selective_scan(scan, u=u, delta=delta, A=A, B=B, C=C)
+        given = {"u": u, "delta": delta, "A": A, "B": B, "C": C}
+        return calling_form.selective_scan(calling_form.Form(), given)
 
     case = make_case(
         "selective_scan",

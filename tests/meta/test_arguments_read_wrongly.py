@@ -11,7 +11,7 @@ from scancheck.checks.oracle import Request, check_case
 from scancheck.contract import Contract
 from scancheck.formats import FORMATS
 from scancheck.kernel import Kernel
-from scancheck.kernels.faulty import calling_form, chunked_torch
+from scancheck.kernels.faulty import calling_form
 from scancheck.ops import op_named
 from scancheck.recipes import case_list
 from scancheck.runner import accepted_parameters
@@ -35,25 +35,22 @@ def reading(name: str, change: Callable[[Tensor, torch.dtype], Tensor]) -> Any:
         initial_state: Tensor | None = None,
         delta_softplus: bool = False,
     ) -> Any:
-        given = {
+        tensors = {
+            "u": u,
+            "delta": delta,
             "A": A,
+            "B": B,
+            "C": C,
             "D": D,
             "z": z,
             "delta_bias": delta_bias,
             "initial_state": initial_state,
         }
-        read = given.get(name)
-        if read is not None:
-            given[name] = change(read, u.dtype)
-        return calling_form.selective_scan(
-            chunked_torch.scan,
-            u=u,
-            delta=delta,
-            B=B,
-            C=C,
-            delta_softplus=delta_softplus,
-            **given,
-        )
+        given = {n: tensor for n, tensor in tensors.items() if tensor is not None}
+        if name in given:
+            given[name] = change(given[name], u.dtype)
+        form = calling_form.Form()
+        return calling_form.selective_scan(form, given, delta_softplus=delta_softplus)
 
     return selective_scan
 

@@ -20,6 +20,7 @@ from scancheck.kernel import Kernel
 from scancheck.ops import op_named
 from scancheck.recipes.build import build
 from scancheck.recipes.case_list import PROFILES
+from scancheck.recipes.inputs import cotangents
 from scancheck.record import to_json
 
 
@@ -291,6 +292,8 @@ KEYS: list[tuple[str, str, str, Case]] = [
         LINEAR,
     ),
     ("log", "", "log=diff,structure=chunk(16)", GATES),
+    ("ln", "log=full", "log=full,ln=20+20x", GATES),
+    ("gate_gradient", "", "gate_gradient=reverse_cumsum", GATES),
     ("comp", "", "comp=kahan", LINEAR),
     (
         "comp",
@@ -322,11 +325,14 @@ def test_every_key_of_a_contract_counts(
     """Two values of a key give different budgets on a case that can tell them."""
     inputs = build(case)
     op = op_named(case.op)
+    bars = cotangents(case, "dense", 1)
 
     def budget(text: str) -> Iterator[Any]:
         contract = parse_contract(text)
-        found = budget_for(op, inputs.tensors, inputs.switches, contract, case.dtype)
-        for allowance in found.outputs.values():
+        found = budget_for(
+            op, inputs.tensors, inputs.switches, contract, case.dtype, bars
+        )
+        for allowance in (*found.outputs.values(), *found.gradients.values()):
             yield allowance.error
             yield allowance.overflows
 

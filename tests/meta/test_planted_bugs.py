@@ -90,26 +90,33 @@ def test_control_passes(kernel: Kernel, dtype: str) -> None:
 
 
 # Each algorithm plain, and each variant once; the campaign judges every registered one.
-MODELS = [
-    *(
-        (model(op, algorithm, "plain"), "fp32")
-        for op in OPS
-        for algorithm in ALGORITHMS
-    ),
-    *((model(op, "chunk", variant), "fp32") for op in OPS for variant in COMPENSATIONS),
-    *(
-        (model(op, LOG_FORMS[form][0], form), "bf16")
-        for op in OPS
-        for form in LOG_FORMS
-    ),
-    (model("linear_scan", "chunk", "plain"), "fp8_e4m3"),
-    (model("selective_scan", "single_pass_warps", "plain"), "fp8_e4m3"),
-]
+MODELS = {
+    f"{kernel.name}-{dtype}": (kernel, dtype)
+    for kernel, dtype in (
+        *(
+            (model(op, algorithm, "plain"), "fp32")
+            for op in OPS
+            for algorithm in ALGORITHMS
+        ),
+        *(
+            (model(op, "chunk", variant), "fp32")
+            for op in OPS
+            for variant in COMPENSATIONS
+        ),
+        *(
+            (model(op, LOG_FORMS[form][0], form), "bf16")
+            for op in OPS
+            for form in LOG_FORMS
+        ),
+        (model("linear_scan", "chunk", "plain"), "fp8_e4m3"),
+        (model("selective_scan", "single_pass_warps", "plain"), "fp8_e4m3"),
+    )
+}
 
 
 @pytest.mark.parametrize(
     ("kernel", "dtype"),
-    [pytest.param(*m, id=f"{m[0].name}-{m[1]}") for m in dict.fromkeys(MODELS)],
+    [pytest.param(*m, id=key) for key, m in MODELS.items()],
 )
 def test_model_passes(kernel: Kernel, dtype: str) -> None:
     """A model is within the budget of its own contract, and nothing is unseen."""
