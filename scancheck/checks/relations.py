@@ -12,10 +12,11 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from scancheck.bounds.budget import budget_for
+from scancheck.bounds.budget import budget_for, storage_dtype
 from scancheck.case import Case
 from scancheck.checks.oracle import CaseReport, Request, call_checks, check_inputs
 from scancheck.contract import Structure
+from scancheck.formats import format_named, round_array
 from scancheck.kernel import Kernel
 from scancheck.metrics import TensorMetrics, measure
 from scancheck.ops.normal_form import Op, spec_of
@@ -120,7 +121,7 @@ def _causality(
     if sequence.name in changed.outputs and sequence.name in whole.outcome.outputs:
         axis = sequence.axes.index(op.time_axis)
         own = np.moveaxis(changed.outputs[sequence.name], axis, 0)
-        mixed = np.moveaxis(whole.truth.outputs[sequence.name].hi.copy(), axis, 0)
+        mixed = np.moveaxis(_stored_truth(op, case, whole, sequence.name), axis, 0)
         mixed[:keep] = own[:keep]
         got[sequence.name] = np.moveaxis(mixed, 0, axis)
     return _judged(op, case, whole, got, "relation:causality", request)
@@ -141,10 +142,20 @@ def _row_alone(
     got = {}
     for spec in op.outputs:
         if spec.name in alone.outputs:
-            mixed = whole.truth.outputs[spec.name].hi.copy()
+            mixed = _stored_truth(op, case, whole, spec.name)
             mixed[-1:] = alone.outputs[spec.name]
             got[spec.name] = mixed
     return _judged(op, case, whole, got, "relation:batch_row", request)
+
+
+def _stored_truth(op: Op, case: Case, whole: CaseReport, name: str) -> FloatArray:
+    """What a right kernel returns where a relation says nothing.
+
+    In the output's format: beyond its largest value the truth itself would be wrong.
+    """
+    exact = whole.truth.outputs[name].hi
+    stored = storage_dtype(op, name, case.dtype, exact.ndim)
+    return round_array(format_named(stored), exact)
 
 
 def _part(op: Op, inputs: Inputs, start: int, stop: int) -> Inputs:
