@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from scancheck.bounds.budget import Budget, budget_for
+from scancheck.bounds.budget import Budget, budget_for, storage_dtype
 from scancheck.case import Case
 from scancheck.checks.oracle import CaseReport, Request, call_checks, check_inputs
 from scancheck.contract import Contract, Structure, resolve
-from scancheck.formats import FP32, FP64, format_named
+from scancheck.formats import FP32, FP64, format_named, round_array
 from scancheck.kernel import Kernel
 from scancheck.metrics import measure
 from scancheck.ops.normal_form import Op, spec_of
@@ -84,6 +84,16 @@ def part(op: Op, inputs: Inputs, start: int, stop: int) -> Inputs:
 def run_once(subject: Subject, inputs: Inputs) -> Outcome:
     """The outcome of one call of the kernel on these inputs."""
     return execute(subject.kernel, subject.op, inputs, subject.case.dtype, runs=1)
+
+
+def stored_truth(subject: Subject, name: str) -> FloatArray:
+    """What a right kernel returns where a relation says nothing.
+
+    In the output's format: beyond its largest value the truth itself would be wrong.
+    """
+    exact = subject.truth.outputs[name].hi
+    stored = storage_dtype(subject.op, name, subject.case.dtype, exact.ndim)
+    return round_array(format_named(stored), exact)
 
 
 def judged(subject: Subject, got: dict[str, FloatArray], check: str) -> CaseReport:

@@ -17,6 +17,7 @@ from scancheck.checks.related import (
     call_failed,
     judged,
     run_once,
+    stored_truth,
     subject_of,
 )
 from scancheck.checks.resumed import prefill_and_step, split, streaming
@@ -102,7 +103,7 @@ def _causality(subject: Subject) -> CaseReport:
     ):
         axis = sequence.axes.index(op.time_axis)
         own = np.moveaxis(changed.outputs[sequence.name], axis, 0)
-        mixed = np.moveaxis(subject.truth.outputs[sequence.name].hi.copy(), axis, 0)
+        mixed = np.moveaxis(stored_truth(subject, sequence.name), axis, 0)
         mixed[:keep] = own[:keep]
         got[sequence.name] = np.moveaxis(mixed, 0, axis)
     return judged(subject, got, "relation:causality")
@@ -121,7 +122,7 @@ def _row_alone(subject: Subject) -> CaseReport:
     got = {}
     for spec in op.outputs:
         if spec.name in alone.outputs:
-            mixed = subject.truth.outputs[spec.name].hi.copy()
+            mixed = stored_truth(subject, spec.name)
             mixed[-1:] = alone.outputs[spec.name]
             got[spec.name] = mixed
     return judged(subject, got, "relation:batch_row")
