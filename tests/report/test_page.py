@@ -217,3 +217,58 @@ def test_gradients_are_summed_up_by_way(
     assert ["linear_scan", "dg", "3.0e-3"] in lines
     single = [cells for cells in lines if cells[1:2] == ["dg"] and len(cells) > 3]
     assert [cells[7] for cells in single] == ["2.0e-3", "3.0e-3", "n/a"]
+
+
+def test_failures_are_laid_out(small_study: Study, made_up: Callable[..., Row]) -> None:
+    """A failing case has a table of its steps, and is no section without one."""
+    whole = made_up(job="f" * 16, verdict="FAIL", reason="3 of 9 values are beyond")
+    steps = [
+        replace(
+            whole,
+            kind="step",
+            T=8,
+            chunk=4,
+            verdict="FAIL" if n > 3 else "PASS",
+            token=n,
+            step_a=0.5,
+            step_b=float(n),
+            wanted=1.25,
+            got=1.25 if n <= 3 else 2.5,
+        )
+        for n in range(8)
+    ]
+    reader = read(page(replace(small_study, rows=(whole, *steps)), "r.parquet"))
+    assert "Shrunk to 8 tokens, chunk 4" in reader.text
+    assert ["3", "0.5", "3", "1.25", "1.25", ""] in reader.cells
+    assert ["4", "0.5", "4", "1.25", "2.5", "wrong"] in reader.cells
+    assert "Failures, step by step" not in read(page(small_study, "r.parquet")).text
+
+
+def test_hazards_have_a_line_each(
+    small_study: Study, made_up: Callable[..., Row]
+) -> None:
+    """A recipe's line holds the error over storing of every way, or the verdict."""
+    rows = (
+        made_up(section="hazard", recipe="growth", rms_rel=3.4e-3),
+        made_up(section="hazard", recipe="growth", variant="full", verdict="RANGE"),
+    )
+    reader = read(page(replace(small_study, rows=rows), "r.parquet"))
+    assert ["input family", "bf16", "bf16, fully compensated"] in reader.cells
+    assert ["growth", "2.0", "RANGE"] in reader.cells
+
+
+def test_known_figures_are_on_the_page(small_page: str) -> None:
+    """The range map, the ledger and the quantised memory say what they must."""
+    text = read(small_page).text
+    for words in ("e^-76.8", "e^-12.8", "12.6 MB", "3.2 GB", "endless"):
+        assert words in text
+
+
+def test_an_unfinished_study_says_so(small_study: Study) -> None:
+    """Interrupted rows are told as such, finished ones are not."""
+    told = read(page(replace(small_study, jobs=9, done=4), "r.parquet")).text
+    assert "Interrupted: 4 of 9 planned cases" in told
+    assert (
+        "Interrupted"
+        not in read(page(replace(small_study, jobs=9, done=9), "r.parquet")).text
+    )
