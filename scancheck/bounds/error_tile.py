@@ -50,11 +50,11 @@ def write_state(states, t, g, k, lane, s, c, e):
 
 
 @jit()
-def read_out(o, g, t, lane, rt, value, size, e, peak, c):
-    """o += r S, the product rounded; additions are counted afterwards."""
+def read_out(o, g, t, lane, rt, value, size, e, peak, u, eta):
+    """o += r S, the product rounded by u and eta; additions are counted afterwards."""
     m = rt[1] * size
     pe = rt[1] * e + rt[2] * (size + e)
-    pe += c[U] * (m + pe) + c[ETA]
+    pe += u * (m + pe) + eta
     o[0, g, t, lane] += rt[0] * value
     o[1, g, t, lane] += m
     o[2, g, t, lane] += pe
@@ -110,7 +110,9 @@ def run_forward(
                     write_state(states, t + 1, g, k, lane, one, c, e)
                 if has_r:
                     rt = pick(r, g, t, k, lane)
-                    read_out(o, g, t, lane, rt, one[VALUE], size, e, one[PEAK], c)
+                    read_out(
+                        o, g, t, lane, rt, one[VALUE], size, e, one[PEAK], c[U], c[ETA]
+                    )
                 else:
                     o[0, g, t, lane] = one[VALUE]
                     o[1, g, t, lane] = size

@@ -18,6 +18,7 @@ from scancheck.bounds.log_entry import (
     DRIVE,
     DRIVE_ERROR,
     ERROR,
+    ETA,
     FORM,
     LASTING,
     LOG,
@@ -30,6 +31,7 @@ from scancheck.bounds.log_entry import (
     SUM_ERROR,
     TREES,
     VALUE,
+    U,
     open_chunk,
     write_state,
 )
@@ -126,7 +128,17 @@ def run_forward(
                 if has_r:
                     rt = pick(r, g, t, k, lane)
                     read_out(
-                        o, g, t, lane, rt, one[VALUE], size, one[ERROR], one[PEAK], c
+                        o,
+                        g,
+                        t,
+                        lane,
+                        rt,
+                        one[VALUE],
+                        size,
+                        one[ERROR],
+                        one[PEAK],
+                        c[U],
+                        c[ETA],
                     )
                 else:
                     o[0, g, t, lane] = one[VALUE]
