@@ -381,7 +381,7 @@ def test_more_outputs_than_the_op_has_is_a_usage_error() -> None:
         ({"profile": "fast"}, "profile.*quick.*fast"),
         ({"contract": "speed=1"}, "speed.*unknown"),
         ({"contract": "comp=full"}, "contradicts itself"),
-        ({"contract": "log=renorm"}, "log=renorm.*no error bound"),
+        ({"contract": "log=renorm"}, "log=renorm.*expected log gates"),
         ({"contract": "domain=x:0:1"}, "domain.*x.*initial_state"),
         ({"require": ["speed"]}, "--require speed.*initial_state.*empty or range"),
         ({"case_id": "linear_scan-1"}, "--case linear_scan-1: no such case"),
