@@ -11,6 +11,7 @@ import numpy as np
 
 from scancheck.checks.agreement import Explanation, agrees, singled_out
 from scancheck.checks.carry_faults import Fault, faults_at_edges, time_first
+from scancheck.checks.compensation_faults import faults_of_compensation
 from scancheck.checks.faulty_recurrence import Outputs
 from scancheck.checks.fitted_faults import fitted_faults
 from scancheck.checks.input_faults import faults_of_inputs
@@ -33,6 +34,7 @@ def explain(report: CaseReport, chunks: Iterable[int]) -> Explanation | None:
         return Explanation(cause="local_element", chunk=None, detail=detail)
     sizes = list(chunks)
     found = _fitting(report, None, faults_of_inputs(report, truth))
+    found += _fitting(report, None, faults_of_compensation(report))
     for chunk in sizes:
         found += _fitting(report, chunk, faults_at_edges(report, truth, chunk))
     if not found:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from scancheck.checks.digits import explain_digits
+from scancheck.checks.hypotheses import explain
 from scancheck.checks.operand_rounding import explain_operands
 from scancheck.kernels.faulty.catalog import faulty
 from scancheck.kernels.faulty.short_formats import rounded, rounded_to_tf32
@@ -61,3 +62,15 @@ def test_rounded_operands_are_no_short_state(bench: Any, seed: int) -> None:
     assert "tf32" in found.detail
     report = bench.report(calls["state_in_fp16_claims_fp32"], case)
     assert explain_operands(report) is None
+
+
+def test_compensation_without_decay_is_told(bench: Any) -> None:
+    """Lost roundings that do not decay are told from those of a plain scan."""
+    calls = {kernel.name.split(".")[-1]: kernel.call for kernel in faulty()}
+    case = bench.case(T=200, D=16, initial_state=True)
+    full = "comp=full,structure=sequential"
+    report = bench.report(calls["compensation_not_decayed"], case, full)
+    found = explain(report, [])
+    assert found is not None
+    assert found.cause == "compensation"
+    assert explain(bench.report(bench.scan, case, full), []) is None
