@@ -110,6 +110,7 @@ def model(
         log=variant.removeprefix("log_") if variant in LOG_FORMS else "none",
         comp=variant if variant in ("kahan", "full") else "none",
         exp=_DOUBLE_WORD if variant == "full" else _ROUNDED_ONCE,
+        ln=_ROUNDED_ONCE,
         softplus=_ROUNDED_ONCE,
         silu=_ROUNDED_ONCE,
         ftz="no",
