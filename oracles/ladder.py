@@ -26,7 +26,7 @@ BoolArray = NDArray[np.bool_]
 Arrays = Mapping[str, FloatArray]
 
 CERTIFIED_SHARE = 2.0**-10  # of the allowance, numerics 2.12
-LAST_UNIT = 2.0**-1074
+LAST_UNITS = 2.0**-1070  # 16 of the smallest subnormal: what a product's floor holds
 # Time steps times state entries that a rung in Python may be asked for, at up to 0.1 ms
 # each, and by what factor gradients cost more.
 SLOW_STEPS = 5e4
@@ -184,12 +184,13 @@ def _reference(
 def is_certified(radius: FloatArray, allowed: FloatArray) -> BoolArray:
     """Whether references are known closely enough for their allowances, elementwise.
 
-    Below 2**-10 of the allowance, or to the last unit that float64 has: near 2**-1074
-    neither reference nor allowance can be written any finer. An allowance of zero asks
-    for a radius of zero.
+    Below 2**-10 of the allowance, or to the last units that float64 has: near 2**-1074
+    neither reference nor allowance can be written much finer, and every product of
+    double-double loses some. What counts as an error is what exceeds the radius too. An
+    allowance of zero asks for a radius of zero.
     """
     share = np.isfinite(radius) & (radius <= CERTIFIED_SHARE * allowed)
-    return np.asarray(share | ((radius <= LAST_UNIT) & (allowed > 0.0)))
+    return np.asarray(share | ((radius <= LAST_UNITS) & (allowed > 0.0)))
 
 
 def _improved(

@@ -24,6 +24,7 @@ class TensorMetrics:
     wrong_kind: Mask  # finite where infinity is right, or the wrong infinity
     excused: Mask  # not finite, or no reference is, and the range predictor said why
     uncertified: Mask  # the reference is not known closely enough
+    overflowing: Mask  # may leave the format's range: no rounding to speak of
     vacuous: Mask  # E >= |truth|: a pass carries no information
 
     @property
@@ -76,6 +77,7 @@ def measure(
         # Beyond fp64's own range there is no reference; the predictor said so as well.
         excused |= uncertified & allowance.overflows
         uncertified &= ~allowance.overflows
+        overflowing = may_be_infinite | right_infinity | excused
         vacuous = e >= size
     unsure = uncertified & ~(ratio > 1.0)
     return TensorMetrics(
@@ -87,6 +89,7 @@ def measure(
         wrong_kind=wrong_kind & np.isfinite(truth.radius),
         excused=excused,
         uncertified=uncertified,
+        overflowing=overflowing,
         vacuous=vacuous,
     )
 

@@ -38,6 +38,7 @@ def metrics(**changes: Any) -> TensorMetrics:
         wrong_kind=none,
         excused=none,
         uncertified=none,
+        overflowing=none,
         vacuous=none,
     )
     return replace(found, **changes)

@@ -234,11 +234,12 @@ def _forward_checks(
         value = limit = None
         beyond = False
         if moments is not None and found.error.size:
-            root = moments[name]
-            value = rho(found.error, root)
+            inside = ~found.overflowing
+            error, root = found.error[inside], moments[name][inside]
+            value = rho(error, root)
             limit = rho_limit(chains)
-            factor = lambda_factor(max(request.elements, found.error.size), request.p)
-            beyond = bool((found.error > factor * root).any())
+            factor = lambda_factor(max(request.elements, error.size), request.p)
+            beyond = bool((error > factor * root).any())
         axis = _time_axis(op, name, found.ratio.ndim)
         checks.append(
             judge(

@@ -12,7 +12,7 @@ from scancheck.oracles.double_double import DoubleDouble
 from scancheck.oracles.double_double_scan import DoubleDoubleSystem
 from scancheck.oracles.engine import Solution, solve
 from scancheck.oracles.fp64 import Fp64System
-from scancheck.oracles.ladder import CERTIFIED_SHARE, Truth, certify
+from scancheck.oracles.ladder import CERTIFIED_SHARE, Truth, certify, is_certified
 from scancheck.oracles.multiprecision import solve_multiprecision
 
 
@@ -233,3 +233,11 @@ def test_share_is_the_declared_one() -> None:
                 LINEAR_SCAN, {"a": a, "b": a}, {}, None, allowance, first=first
             )
         assert truth.outputs["h"].certified[0, 1, 0] == expected
+
+
+def test_the_last_units_of_fp64_are_close_enough() -> None:
+    """16 of the smallest subnormals certify any allowance but zero, 17 do not."""
+    unit = 2.0**-1074
+    radius = np.array([16.0, 16.0, 17.0]) * unit
+    allowed = np.array([1.0, 0.0, 1.0]) * unit
+    assert is_certified(radius, allowed).tolist() == [True, False, False]
