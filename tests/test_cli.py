@@ -133,7 +133,7 @@ MISTAKES = [
         id="op-of-another",
     ),
     pytest.param(
-        ("k.py:scan", *LINEAR, "--dtype", "fp8"), "expected one of fp16", id="dtype"
+        ("k.py:scan", *LINEAR, "--dtype", "fp8"), "expected one of fp8_e4m3", id="dtype"
     ),
     pytest.param(
         ("k.py:scan", *LINEAR, "--dtype", "fp32,"), "between commas", id="dtype-empty"

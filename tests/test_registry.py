@@ -38,6 +38,8 @@ def test_every_family_is_registered() -> None:
         "model",
         "faulty",
         "control",
+        "accelerated_scan",
+        "jax",
         "mambapy",
         "torch",
     }

@@ -20,6 +20,7 @@ _VALUES = {
     "structure": "unknown, sequential, tree(order), chunk(C, inner, carry, order); "
     "orders: any, stepwise, hillis_steele",
     "exp": "e0+e1x: relative error e0 + e1 |x| in unit roundoffs",
+    "ln": "as exp, of ln x: e0 |ln x| + e1 unit roundoffs",
     "softplus": "as exp",
     "silu": "as exp",
     "casts": "POINT:FORMAT between plus signs; points: decay, drive",

@@ -76,22 +76,35 @@ def jobs_of(sweep: Sweep, seed: int) -> tuple[Job, ...]:
 
 def _grid(op: str, form: str | None, sweep: Sweep, seed: int) -> list[Job]:
     """Chunk size x format x variant, and the other algorithms once each."""
-    ways = in_chunks(configurations(op, form, "chunk"), sweep.chunks)
-    for algorithm in sweep.also_in_chunks:
-        ways += in_chunks(configurations(op, form, algorithm), sweep.chunks)
-    ways += other_ways(op, form)
+    ways = [way for way in other_ways(op, form) if way.storage in sweep.varied]
+    for algorithm in ("chunk", *sweep.also_in_chunks):
+        ways += in_chunks(_varied(op, form, algorithm, sweep.varied), sweep.chunks)
     return [
         _job(way, recipe, sweep.steps, seed, form, "grid")
         for recipe, way in product(_fitting(op, form, sweep.recipes), ways)
     ]
 
 
+def _varied(
+    op: str, form: str | None, algorithm: str, storages: tuple[str, ...]
+) -> list[Configuration]:
+    """Plain arithmetic in every format, the other variants in fp32 on these storages.
+
+    What a variant is chosen for, short arithmetic takes away.
+    """
+    return [
+        way
+        for way in configurations(op, form, algorithm)
+        if way.variant == "plain" or (way.storage in storages and way.compute == "fp32")
+    ]
+
+
 def other_ways(op: str, form: str | None) -> list[Configuration]:
-    """The other algorithms in plain arithmetic, each format once."""
+    """The other algorithms in plain arithmetic, each format once, and log_full."""
     return [
         replace(way, chunk=GROWTH_CHUNK if takes_chunks(way) else None)
         for algorithm in other_algorithms()
-        for way in configurations(op, form, algorithm, ("plain",))
+        for way in configurations(op, form, algorithm, ("plain", "log_full"))
         if way.compute == "fp32" and way.state is None
     ]
 
@@ -159,7 +172,8 @@ def _hazards(op: str, form: str | None, sweep: Sweep, seed: int) -> list[Job]:
     """Every recipe of the catalog on every format and variant, in one chunk size."""
     if sweep.hazard_steps is None:
         return []
-    ways = in_chunks(configurations(op, form, "chunk"), (GROWTH_CHUNK,))
+    ways = _varied(op, form, "chunk", sweep.hazard_varied)
+    ways = in_chunks(ways, (GROWTH_CHUNK,))
     return [
         _job(way, recipe.name, sweep.hazard_steps, seed, form, "hazard")
         for recipe, way in product(recipes_for(op, form), ways)

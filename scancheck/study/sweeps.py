@@ -25,6 +25,7 @@ class Sweep:
     forms: dict[str, tuple[str | None, ...]]  # by op, of grid, growth and gradients
     chunks: tuple[int, ...]
     also_in_chunks: tuple[str, ...]  # algorithms of the whole grid, beside chunk
+    varied: tuple[str, ...]  # storage formats of variants beside plain, in fp32
     steps: int  # of the grid of chunk size x format x variant
     recipes: tuple[str, ...]
     lengths: tuple[int, ...]
@@ -34,6 +35,7 @@ class Sweep:
     gradient_chunks: tuple[int, ...]
     gradient_recipes: tuple[str, ...]
     hazard_steps: int | None  # of all recipes of the catalog; None: not run
+    hazard_varied: tuple[str, ...]  # as varied, for the recipes of the catalog
     regimes: tuple[RegimeSize, ...]
     regime_variants: tuple[str, ...]
     seeds: int  # of the regimes
@@ -42,8 +44,9 @@ class Sweep:
 SWEEPS = {
     "quick": Sweep(
         forms={"linear_scan": ("g",), "selective_scan": (None,)},
-        chunks=(16, 32, 64, 128, 256),
+        chunks=(16, 64, 256),
         also_in_chunks=(),
+        varied=("fp32", "bf16"),
         steps=1024,
         recipes=(
             "gaussian_slow",
@@ -59,6 +62,7 @@ SWEEPS = {
         gradient_chunks=(16, 64),
         gradient_recipes=("gaussian_slow",),
         hazard_steps=192,
+        hazard_varied=("fp32",),
         regimes=(
             RegimeSize(steps=2048, chains=16, chunks=(64, 256), plain_chunks=()),
             RegimeSize(steps=65536, chains=4, chunks=(256,), plain_chunks=(64,)),
@@ -70,6 +74,7 @@ SWEEPS = {
         forms={"linear_scan": ("g", "a"), "selective_scan": (None,)},
         chunks=(16, 32, 64, 128, 256, 1024),
         also_in_chunks=("chunk_tree",),
+        varied=("fp32", "fp16", "bf16"),
         steps=2048,
         recipes=(
             "gaussian_slow",
@@ -85,6 +90,7 @@ SWEEPS = {
         gradient_chunks=(16, 64, 256),
         gradient_recipes=("gaussian_slow", "mixed_time_scales"),
         hazard_steps=1024,
+        hazard_varied=("fp32", "bf16"),
         regimes=(
             RegimeSize(
                 steps=2048, chains=16, chunks=(16, 64, 256, 1024), plain_chunks=()

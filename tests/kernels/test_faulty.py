@@ -435,7 +435,7 @@ def test_every_kernel_is_differentiable(kernel: Kernel) -> None:
     ]
     sequence, _ = kernel.call(**tensors)
     # A tail that is never written may hold anything.
-    seen = sequence.nan_to_num().square().sum()
+    seen = sequence.nan_to_num().clamp(-1e3, 1e3).square().sum()
     gradients = torch.autograd.grad(seen, leaves)
     assert all(gradient.isfinite().all() for gradient in gradients)
     assert all(gradient.any() for gradient in gradients)
