@@ -118,7 +118,7 @@ def main() -> int:
     parser.add_argument("--profile", default="quick", choices=("quick", "full"))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--match", default="", help="part of the kernel names")
-    parser.add_argument("--dtypes", default="fp32,bf16,fp16,fp64")
+    parser.add_argument("--dtypes", default="fp32,bf16,fp16,fp64,fp8_e4m3,fp8_e5m2")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("-o", "--output", type=Path, default=Path("reports/cpu"))
     options = parser.parse_args()
