@@ -1,14 +1,17 @@
 """False alarms and misses in one table: every model, control and planted bug, judged.
 
     python benchmarks/campaign.py [--dtypes fp32,bf16] [--profile full] [--seed N]
+    python benchmarks/campaign.py --match NAME --update
 
 Every correct kernel must pass in each of its dtypes (RANGE where it is excused), and
 every planted bug must be red with its own cause named. Writes campaign.csv, a line per
-kernel and dtype, and campaign.md; exits 1 if anything is not as it must be.
+kernel and dtype with the commit it was judged at, and campaign.md; exits 1 if anything
+is not as it must be. With --update the lines of other kernels stay as they are.
 """
 
 import argparse
 import csv
+import subprocess
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -31,6 +34,7 @@ FIELDS = (
     "expected_cause",
     "unseen",
     "seconds",
+    "commit",
     "replay",
 )
 
@@ -67,8 +71,25 @@ def judge(name: str, dtype: str, profile: str, seed: int) -> dict[str, object]:
         "expected_cause": kernel.symptom or "",
         "unseen": "; ".join(record.unseen),
         "seconds": f"{time.monotonic() - started:.1f}",
+        "commit": commit(),
         "replay": record.replay,
     }
+
+
+def commit() -> str:
+    """The commit of the checkout, marked where files differ from it."""
+    command = ["git", "describe", "--always", "--dirty", "--exclude=*"]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    return found.stdout.strip() or "unknown"
+
+
+def kept_lines(path: Path, jobs: list[tuple[str, str]]) -> list[dict[str, object]]:
+    """The lines of an earlier table that none of the jobs replaces."""
+    with path.open(newline="") as stream:
+        lines: list[dict[str, object]] = list(csv.DictReader(stream))
+    for line in lines:
+        line["as_it_must_be"] = line["as_it_must_be"] == "True"
+    return [one for one in lines if (one["kernel"], one["dtype"]) not in jobs]
 
 
 def table(rows: list[dict[str, object]], profile: str, seed: int) -> str:
@@ -95,14 +116,14 @@ def table(rows: list[dict[str, object]], profile: str, seed: int) -> str:
     lines += [
         "",
         "| kernel | dtype | verdict | cases | RANGE | red | worst error / "
-        "budget | worst rho | causes named |",
-        "|" + "---|" * 9,
+        "budget | worst rho | causes named | commit |",
+        "|" + "---|" * 10,
     ]
     for r in rows:
         lines.append(
             f"| {r['kernel']} | {r['dtype']} | {r['verdict']} | {r['cases']} | "
             f"{r['range']} | {r['red']} | {r['worst_ratio']} | {r['worst_rho']} | "
-            f"{r['causes']} |"
+            f"{r['causes']} | {r['commit']} |"
         )
     lines += [
         "",
@@ -120,6 +141,7 @@ def main() -> int:
     parser.add_argument("--match", default="", help="part of the kernel names")
     parser.add_argument("--dtypes", default="fp32,bf16,fp16,fp64,fp8_e4m3,fp8_e5m2")
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--update", action="store_true", help="keep other lines")
     parser.add_argument("-o", "--output", type=Path, default=Path("reports/cpu"))
     options = parser.parse_args()
     from scancheck.kernels.faulty.catalog import controls, faulty
@@ -131,7 +153,7 @@ def main() -> int:
         for dtype in kernel.dtypes
         if options.match in kernel.name and dtype in options.dtypes.split(",")
     ]
-    rows = []
+    rows = kept_lines(options.output / "campaign.csv", jobs) if options.update else []
     with ProcessPoolExecutor(options.workers, get_context("spawn")) as pool:
         waiting = {
             pool.submit(judge, name, dtype, options.profile, options.seed): name

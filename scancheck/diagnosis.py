@@ -13,7 +13,8 @@ Mask = NDArray[np.bool_]
 
 # Positions that chunks have to have in common; fewer may coincide by chance.
 TELLING = 3
-VAGUE = ("unknown", "local", "carry", "gradient")  # say less than any other cause
+# They say less than any other cause.
+VAGUE = ("unknown", "local", "carry", "gradient", "unwritten", "overflow")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
