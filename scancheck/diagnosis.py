@@ -14,7 +14,7 @@ Mask = NDArray[np.bool_]
 # Positions that chunks have to have in common; fewer may coincide by chance.
 TELLING = 3
 # They say less than any other cause.
-VAGUE = ("unknown", "local", "carry", "gradient", "unwritten", "overflow")
+VAGUE = ("unknown", "local", "carry", "gradient", "overflow")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

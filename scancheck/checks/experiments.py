@@ -20,6 +20,8 @@ from scancheck.kernel import Kernel
 from scancheck.metrics import measure
 from scancheck.ops import op_named
 from scancheck.ops.normal_form import spec_of
+from scancheck.runner import execute
+from scancheck.runner.poison import memory_filled_with
 from scancheck.verdict import RED, Check, Verdict
 
 # Contracts that are tried, narrowest first, on outputs that failed (semantics.md).
@@ -142,7 +144,7 @@ def _cause(
     chunks = _chunks(kernel, place)
     found = explain_nonfinite(kernel, report, chunks)
     if found is None and check.verdict is Verdict.NONFINITE:
-        return _nonfinite_cause(report, check)
+        return _nonfinite_cause(kernel, report, check)
     found = found or explain(report, chunks) or explain_digits(report)
     found = found or explain_operands(report)
     if found is not None:
@@ -161,12 +163,19 @@ def _chunks(kernel: Kernel, place: Place | None) -> list[int]:
     return chunks
 
 
-def _nonfinite_cause(report: CaseReport, check: Check) -> tuple[str, str]:
-    """Unwritten memory shows as NaN where all inputs are tame."""
-    peaks = [np.max(np.abs(v), initial=0.0) for v in report.inputs.tensors.values()]
-    tame = all(peak < 1e4 for peak in peaks)
-    got = report.outcome.outputs[str(check.tensor)]
-    return ("unwritten" if tame and np.isnan(got).any() else "overflow"), ""
+def _nonfinite_cause(
+    kernel: Kernel, report: CaseReport, check: Check
+) -> tuple[str, str]:
+    """Unwritten memory, where NaN goes with what the memory held before the call."""
+    name = str(check.tensor)
+    op = op_named(report.case.op)
+    with memory_filled_with(0):
+        again = execute(kernel, op, report.inputs, report.case.dtype, runs=1)
+    values = again.outputs.get(name)
+    spoilt = report.metrics[name].nonfinite
+    if values is None or not np.isfinite(values[spoilt]).all():
+        return "overflow", ""
+    return "unwritten", "finite where fresh memory holds zeros"
 
 
 def _gradient_cause(report: CaseReport, check: Check) -> tuple[str, str]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from scancheck.runner.poison import nan_bytes
+from scancheck.runner.poison import unwritten_bytes
 
 _GUARD_BYTES = 8192  # a multiple of every alignment that kernels ask for
 
@@ -23,7 +23,7 @@ def guarded(values: Tensor) -> Guarded:
     """A copy of `values` in fresh memory between two guards."""
     flat = values.detach().contiguous().view(-1).view(torch.uint8)
     size = flat.numel()
-    buffer = nan_bytes(size + 2 * _GUARD_BYTES)
+    buffer = unwritten_bytes(size + 2 * _GUARD_BYTES)
     inside = buffer[_GUARD_BYTES : _GUARD_BYTES + size]
     inside.copy_(flat)
     tensor = inside.view(values.dtype).view(values.shape)

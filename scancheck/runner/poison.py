@@ -1,13 +1,15 @@
 """Memory that a kernel is given before it has written there, made recognisable.
 
 Every byte is 0xFF, which is a NaN in all formats: an output element that is never
-written, or a temporary read too early, shows in what the kernel returns.
+written, or a temporary read too early, shows in what the kernel returns. Filled with
+another byte, memory tells whether a NaN was read there or computed.
 """
 
 import ctypes
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 from typing import Any
 
@@ -20,32 +22,44 @@ _COPIES = 4  # outputs share the freed blocks with a kernel's own temporaries
 # glibc, malloc/malloc.c: with M_PERTURB, malloc fills new blocks with the complement of
 # the lowest byte of its value, and free fills with that byte; 0 switches it off.
 _M_PERTURB = -6
-_PERTURB_TO_NAN = 0x100
+_PERTURB_ON = 0x100
 _PERTURB_OFF = 0
 
+_byte: ContextVar[int] = ContextVar("byte", default=_NAN_BYTE)
 
-def nan_bytes(size: int) -> Tensor:
-    """A uint8 tensor of `size` bytes, all of them those of NaN."""
-    return torch.full((size,), _NAN_BYTE, dtype=torch.uint8)
+
+@contextmanager
+def memory_filled_with(byte: int) -> Iterator[None]:
+    """Within, memory that a kernel has not written or may not read holds this byte."""
+    before = _byte.set(byte)
+    try:
+        yield
+    finally:
+        _byte.reset(before)
+
+
+def unwritten_bytes(size: int) -> Tensor:
+    """A uint8 tensor of `size` bytes as memory holds before a kernel writes there."""
+    return torch.full((size,), _byte.get(), dtype=torch.uint8)
 
 
 def poison_freed_memory(sizes: Iterable[int]) -> None:
-    """Fills blocks of these sizes in bytes with NaN and frees them.
+    """Fills blocks of these sizes in bytes, with NaN by default, and frees them.
 
     Allocators that keep freed blocks hand them out again as they are.
     """
-    blocks = [nan_bytes(size) for size in sizes for _ in range(_COPIES)]
+    blocks = [unwritten_bytes(size) for size in sizes for _ in range(_COPIES)]
     del blocks
 
 
 @contextmanager
 def poisoned_allocations() -> Iterator[None]:
-    """Within, fresh memory from the C library is NaN, where that library is glibc."""
+    """Within, fresh memory of the C library is filled, where that library is glibc."""
     mallopt = _mallopt()
     if mallopt is None:
         yield
         return
-    mallopt(_M_PERTURB, _PERTURB_TO_NAN)
+    mallopt(_M_PERTURB, _PERTURB_ON | (~_byte.get() & 0xFF))
     try:
         yield
     finally:

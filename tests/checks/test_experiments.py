@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -239,14 +238,24 @@ def put(value: float, *index: Any) -> Any:
     ("change", "cause"),
     [
         (lambda h: h * (1 + 1e-6 * torch.rand(h.shape)), "nondeterministic"),
-        (put(torch.nan, 0, 70), "unwritten"),
+        (lambda h: never_written(h), "unwritten"),
+        (put(torch.nan, 0, 70), "overflow"),
         (put(torch.inf, 0, 70), "overflow"),
         (lambda h: h + 0.5, "unknown"),
         (put(3.0, slice(None), slice(70, 90)), "local"),
         (put(3.0, slice(None), slice(64, None)), "carry"),
         (lambda h: torch.where(in_place_mask(h), h + 0.5, h), "in_place_scan"),
     ],
-    ids=["random", "nan", "infinity", "offset", "local", "edge", "healing"],
+    ids=[
+        "random",
+        "unwritten",
+        "nan",
+        "infinity",
+        "offset",
+        "local",
+        "edge",
+        "healing",
+    ],
 )
 def test_patterns_of_outputs(bench: Any, change: Any, cause: str) -> None:
     """What the wrong elements look like decides where no known fault fits."""
@@ -262,14 +271,9 @@ def in_place_mask(h: Tensor) -> Tensor:
     return ((position > 32) & (position < 37))[None, :, None]
 
 
-def test_large_inputs_may_overflow(bench: Any) -> None:
-    """NaN is laid to overflow where inputs are large enough for it."""
-    case = bench.case("growth", T=200, seed=3)
-    report = bench.report(spoil(bench, put(torch.nan, 0, 70)), case)
-    peak = max(np.abs(v).max() for v in report.inputs.tensors.values())
-    kernel = bench.kernel(spoil(bench, put(torch.nan, 0, 70)))
-    cause, _, _ = likely_cause(kernel, report, next(iter(red_checks(report))))
-    assert cause == ("unwritten" if peak < 1e4 else "overflow")
+def never_written(h: Tensor) -> Tensor:
+    """The tail is what the memory held."""
+    return torch.cat([h[:, :150], torch.empty_like(h[:, 150:])], 1)
 
 
 @pytest.mark.parametrize("chunk", [None, 64])
