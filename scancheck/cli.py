@@ -18,7 +18,16 @@ from scancheck.errors import (
     RecordUnreadable,
     ScancheckError,
 )
-from scancheck.fuzz_commands import fuzz, replay
+from scancheck.fuzz_commands import (
+    ContractOption,
+    DtypeOption,
+    GradientsOption,
+    OpOption,
+    TargetArgument,
+    TracebackOption,
+    fuzz,
+    replay,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -60,39 +69,14 @@ def _options(
 
 @app.command()
 def verify(
-    target: Annotated[
-        str,
-        typer.Argument(
-            metavar="TARGET",
-            help="A registered name, package.module:callable or path/file.py:callable.",
-        ),
-    ],
-    op: Annotated[
-        str | None,
-        typer.Option("--op", help="What it computes; registered kernels know it."),
-    ] = None,
-    dtype: Annotated[
-        str | None,
-        typer.Option(
-            "--dtype",
-            metavar="D[,D]",
-            help="Storage formats; default: all that the kernel declares, else fp32.",
-        ),
-    ] = None,
-    contract: Annotated[
-        str | None,
-        typer.Option(
-            "--contract",
-            metavar="K=V,...|FILE.toml",
-            help="How the kernel rounds; `scancheck list contracts` shows the keys.",
-        ),
-    ] = None,
+    target: TargetArgument,
+    op: OpOption = None,
+    dtype: DtypeOption = None,
+    contract: ContractOption = None,
     profile: Annotated[
         str, typer.Option("--profile", metavar="quick|full", help="How much to try.")
     ] = "quick",
-    gradients: Annotated[
-        bool, typer.Option("--gradients", help="Demand and judge gradients too.")
-    ] = False,
+    gradients: GradientsOption = False,
     require: Annotated[
         list[str] | None,
         typer.Option(
@@ -111,10 +95,7 @@ def verify(
         str | None,
         typer.Option("--case", metavar="ID", help="Replay one case of the run."),
     ] = None,
-    show_traceback: Annotated[
-        bool,
-        typer.Option("--traceback", help="Show where an internal failure came from."),
-    ] = False,
+    show_traceback: TracebackOption = False,
 ) -> int:
     """Judge a kernel, without a tolerance.
 
@@ -232,10 +213,7 @@ def report(
             "--fresh", help="Measure again what DIR holds already of the same code."
         ),
     ] = False,
-    show_traceback: Annotated[
-        bool,
-        typer.Option("--traceback", help="Show where an internal failure came from."),
-    ] = False,
+    show_traceback: TracebackOption = False,
 ) -> int:
     """Sweep the built-in kernels and write the precision report.
 

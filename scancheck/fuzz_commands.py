@@ -18,29 +18,42 @@ SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 DEFAULT_SECONDS = 300.0
 TargetHelp = "A registered name, package.module:callable or path/file.py:callable."
 
+# What verify and fuzz take alike.
+TargetArgument = Annotated[str, typer.Argument(metavar="TARGET", help=TargetHelp)]
+OpOption = Annotated[
+    str | None,
+    typer.Option("--op", help="What it computes; registered kernels know it."),
+]
+DtypeOption = Annotated[
+    str | None,
+    typer.Option(
+        "--dtype",
+        metavar="D[,D]",
+        help="Storage formats; default: all that the kernel declares, else fp32.",
+    ),
+]
+ContractOption = Annotated[
+    str | None,
+    typer.Option(
+        "--contract",
+        metavar="K=V,...|FILE.toml",
+        help="How the kernel rounds; `scancheck list contracts` shows the keys.",
+    ),
+]
+GradientsOption = Annotated[
+    bool, typer.Option("--gradients", help="Demand and judge gradients too.")
+]
+TracebackOption = Annotated[
+    bool,
+    typer.Option("--traceback", help="Show where an internal failure came from."),
+]
+
 
 def fuzz(
-    target: Annotated[str, typer.Argument(metavar="TARGET", help=TargetHelp)],
-    op: Annotated[
-        str | None,
-        typer.Option("--op", help="What it computes; registered kernels know it."),
-    ] = None,
-    dtype: Annotated[
-        str | None,
-        typer.Option(
-            "--dtype",
-            metavar="D[,D]",
-            help="Storage formats; default: all that the kernel declares, else fp32.",
-        ),
-    ] = None,
-    contract: Annotated[
-        str | None,
-        typer.Option(
-            "--contract",
-            metavar="K=V,...|FILE.toml",
-            help="How the kernel rounds; `scancheck list contracts` shows the keys.",
-        ),
-    ] = None,
+    target: TargetArgument,
+    op: OpOption = None,
+    dtype: DtypeOption = None,
+    contract: ContractOption = None,
     time: Annotated[
         str | None,
         typer.Option("--time", metavar="5m", help="How long; default: 5m."),
@@ -51,9 +64,7 @@ def fuzz(
     seed: Annotated[
         int, typer.Option("--seed", help="The same seed draws the same cases.")
     ] = 0,
-    gradients: Annotated[
-        bool, typer.Option("--gradients", help="Demand and judge gradients too.")
-    ] = False,
+    gradients: GradientsOption = False,
     profile: Annotated[
         str,
         typer.Option(
@@ -74,10 +85,7 @@ def fuzz(
         Path,
         typer.Option("-o", "--output", metavar="DIR", help="Where findings are kept."),
     ] = Path("out/fuzz"),
-    show_traceback: Annotated[
-        bool,
-        typer.Option("--traceback", help="Show where an internal failure came from."),
-    ] = False,
+    show_traceback: TracebackOption = False,
 ) -> int:
     """Draw cases until one fails, shrink it, and keep it as a file.
 
@@ -140,10 +148,7 @@ def replay(
         Path | None,
         typer.Option("--json", metavar="PATH", help="Keep the whole verdict there."),
     ] = None,
-    show_traceback: Annotated[
-        bool,
-        typer.Option("--traceback", help="Show where an internal failure came from."),
-    ] = False,
+    show_traceback: TracebackOption = False,
 ) -> int:
     """Judge a stored finding again: exit code 1 while it fails, 0 once it passes."""
     from scancheck.gate.replay import replay as judge_again

@@ -35,9 +35,9 @@ def explain_operands(report: CaseReport) -> Explanation | None:
         other = run(report, OtherDecays(_rounding(fmt)))[name]
         truth = report.truth.outputs[name].hi
         usable = np.isfinite(report.outcome.outputs[name]) & (metrics.allowance > 0.0)
-        known = ((other - truth) / metrics.allowance)[usable]
-        error = (report.outcome.outputs[name] - truth)[usable]
-        error = error / metrics.allowance[usable]
+        allowed = metrics.allowance[usable]
+        known = (other - truth)[usable] / allowed
+        error = (report.outcome.outputs[name] - truth)[usable] / allowed
         size = float(known @ known)
         if size == 0.0:
             continue
