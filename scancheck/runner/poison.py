@@ -7,11 +7,10 @@ another byte, memory tells whether a NaN was read there or computed.
 
 import ctypes
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,6 +23,12 @@ _COPIES = 4  # outputs share the freed blocks with a kernel's own temporaries
 _M_PERTURB = -6
 _PERTURB_ON = 0x100
 _PERTURB_OFF = 0
+
+# A request that meets a freed block of just its size, not sorted in yet, gets it by way
+# of the thread's cache, which fills nothing and leaves a pointer in the first bytes. A
+# larger request sorts all such blocks in. This one is beyond what that cache holds and
+# below what comes from a mapping of its own.
+_SORTING_REQUEST = 64 * 1024
 
 _byte: ContextVar[int] = ContextVar("byte", default=_NAN_BYTE)
 
@@ -55,24 +60,28 @@ def poison_freed_memory(sizes: Iterable[int]) -> None:
 @contextmanager
 def poisoned_allocations() -> Iterator[None]:
     """Within, fresh memory of the C library is filled, where that library is glibc."""
-    mallopt = _mallopt()
-    if mallopt is None:
+    library = _glibc()
+    if library is None:
         yield
         return
-    mallopt(_M_PERTURB, _PERTURB_ON | (~_byte.get() & 0xFF))
+    library.mallopt(_M_PERTURB, _PERTURB_ON | (~_byte.get() & 0xFF))
+    library.free(library.malloc(_SORTING_REQUEST))
     try:
         yield
     finally:
-        mallopt(_M_PERTURB, _PERTURB_OFF)
+        library.mallopt(_M_PERTURB, _PERTURB_OFF)
 
 
 @cache
-def _mallopt() -> Callable[[int, int], Any] | None:
-    """glibc's mallopt, or None in a process that has another C library."""
+def _glibc() -> ctypes.CDLL | None:
+    """The C library where it is glibc, or None in a process that has another."""
     if sys.platform != "linux":
         return None
     library = ctypes.CDLL(None)
     if not hasattr(library, "gnu_get_libc_version"):
         return None
-    mallopt: Callable[[int, int], Any] = library.mallopt
-    return mallopt
+    library.malloc.restype = ctypes.c_void_p
+    library.malloc.argtypes = [ctypes.c_size_t]
+    library.free.argtypes = [ctypes.c_void_p]
+    library.free.restype = None
+    return library

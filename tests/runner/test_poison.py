@@ -8,8 +8,8 @@ from torch import Tensor
 from scancheck.kernel import Kernel
 from scancheck.ops import op_named
 from scancheck.recipes.inputs import Inputs
-from scancheck.runner import execute
-from scancheck.runner.poison import memory_filled_with
+from scancheck.runner import execute, poison
+from scancheck.runner.poison import memory_filled_with, poisoned_allocations
 
 LINEAR_SCAN = op_named("linear_scan")
 
@@ -38,3 +38,22 @@ def test_unwritten_memory_is_nan_or_what_is_asked_for(call: object, dtype: str) 
     with memory_filled_with(0):
         found = execute(kernel, LINEAR_SCAN, inputs, dtype, runs=1)
     assert (found.outputs["h"] == 0.0).all()
+
+
+@pytest.mark.skipif(poison._glibc() is None, reason="needs glibc")
+def test_blocks_freed_before_are_filled_too() -> None:
+    """Blocks that the C library has freed but not sorted in are no way around it."""
+    library = poison._glibc()
+    assert library is not None
+    sizes = [120, 128, 136, 144, 152, 160]  # 28 bytes, aligned to 64, take one of these
+    for _ in range(20):
+        apart = [library.malloc(size) for size in sizes * 6]
+        for block in apart[::2]:
+            library.free(block)
+        # The thread's cache holds seven of a size; these take them out of it.
+        others = [library.malloc(size) for size in sizes * 4]
+        with poisoned_allocations():
+            fresh = torch.empty(7)
+        for block in apart[1::2] + others:
+            library.free(block)
+        assert torch.isnan(fresh).all()
