@@ -2,21 +2,35 @@
 
     python benchmarks/campaign.py [--dtypes fp32,bf16] [--profile full] [--seed N]
     python benchmarks/campaign.py --match NAME --update
+    python benchmarks/campaign.py --until-named
 
 Every correct kernel must pass in each of its dtypes (RANGE where it is excused), and
 every planted bug must be red with its own cause named. Writes campaign.csv, a line per
 kernel and dtype with the commit it was judged at, and campaign.md; exits 1 if anything
 is not as it must be. With --update the lines of other kernels stay as they are.
+
+With --until-named only planted bugs are judged, each no further than to the case that
+names it, which goes into planted_bugs.csv and planted_bugs.md.
 """
 
-import argparse
-import csv
-import subprocess
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
-from pathlib import Path
+from typing import NamedTuple
+
+import planted_bugs
+from evidence import (
+    Row,
+    chosen,
+    commit,
+    environment,
+    options_of,
+    read_rows,
+    table,
+    write_rows,
+)
 
 FIELDS = (
     "kernel",
@@ -37,15 +51,16 @@ FIELDS = (
     "commit",
     "replay",
 )
+DTYPES = "fp32,bf16,fp16,fp64,fp8_e4m3,fp8_e5m2"
 
 
-def judge(name: str, dtype: str, profile: str, seed: int) -> dict[str, object]:
+def judge(name: str, dtype: str, profile: str, seed: int) -> Row:
     """One line of the table."""
     from scancheck import verify
-    from scancheck.registry import kernels
+    from scancheck.registry import resolve_target
     from scancheck.verdict import RED
 
-    kernel = next(k for k in kernels() if k.name == name)
+    (kernel,) = resolve_target(name, None)
     started = time.monotonic()
     record = verify(
         name, dtypes=[dtype], profile=profile, gradients=True, seed=seed
@@ -60,11 +75,11 @@ def judge(name: str, dtype: str, profile: str, seed: int) -> dict[str, object]:
         "dtype": dtype,
         "kind": "planted bug" if planted else "correct",
         "verdict": record.verdict,
-        "as_it_must_be": right,
-        "cases": sum(record.counts.values()),
-        "pass": record.counts.get("PASS", 0),
-        "range": record.counts.get("RANGE", 0),
-        "red": sum(n for v, n in record.counts.items() if v in RED),
+        "as_it_must_be": str(right),
+        "cases": str(sum(record.counts.values())),
+        "pass": str(record.counts.get("PASS", 0)),
+        "range": str(record.counts.get("RANGE", 0)),
+        "red": str(sum(n for v, n in record.counts.items() if v in RED)),
         "worst_ratio": f"{max(ratios, default=0.0):.4g}",
         "worst_rho": f"{max(rhos, default=0.0):.3g}",
         "causes": " ".join(causes),
@@ -76,109 +91,103 @@ def judge(name: str, dtype: str, profile: str, seed: int) -> dict[str, object]:
     }
 
 
-def commit() -> str:
-    """The commit of the checkout, marked where files differ from it."""
-    command = ["git", "describe", "--always", "--dirty", "--exclude=*"]
-    found = subprocess.run(command, capture_output=True, text=True, check=False)
-    return found.stdout.strip() or "unknown"
+def as_it_must_be(row: Row) -> bool:
+    """Whether a correct kernel passed, or a planted bug was named."""
+    return row["as_it_must_be"] == "True"
 
 
-def kept_lines(path: Path, jobs: list[tuple[str, str]]) -> list[dict[str, object]]:
-    """The lines of an earlier table that none of the jobs replaces."""
-    with path.open(newline="") as stream:
-        lines: list[dict[str, object]] = list(csv.DictReader(stream))
-    for line in lines:
-        line["as_it_must_be"] = line["as_it_must_be"] == "True"
-    return [one for one in lines if (one["kernel"], one["dtype"]) not in jobs]
-
-
-def table(rows: list[dict[str, object]], profile: str, seed: int) -> str:
-    """The summary as Markdown."""
-    from scancheck.environment import describe
-
-    correct = [r for r in rows if r["kind"] == "correct"]
-    planted = [r for r in rows if r["kind"] == "planted bug"]
-    lines = [
-        "# Campaign: correct kernels and planted bugs",
-        "",
+def page(rows: list[Row], profile: str, seed: int) -> str:
+    """The summary and the rows as Markdown."""
+    summary = []
+    for kind, name in (("correct", "correct"), ("planted bug", "planted bugs")):
+        part = [row for row in rows if row["kind"] == kind]
+        right = sum(map(as_it_must_be, part))
+        cases = sum(int(row["cases"]) for row in part)
+        counts = (len(part), cases, right, len(part) - right)
+        summary.append([name, *map(str, counts)])
+    heads = {
+        "kernel": "kernel",
+        "dtype": "dtype",
+        "verdict": "verdict",
+        "cases": "cases",
+        "range": "RANGE",
+        "red": "red",
+        "worst_ratio": "worst error / budget",
+        "worst_rho": "worst rho",
+        "causes": "causes named",
+        "commit": "commit",
+    }
+    return (
+        "# Campaign: correct kernels and planted bugs\n\n"
         f"Profile {profile}, seed {seed}, gradients judged. "
-        "Made by `python benchmarks/campaign.py`.",
-        "",
-        "| | kernel x dtype | cases | as it must be | not |",
-        "|---|---|---|---|---|",
-    ]
-    for name, part in (("correct", correct), ("planted bugs", planted)):
-        right = sum(bool(r["as_it_must_be"]) for r in part)
-        cases = sum(int(str(r["cases"])) for r in part)
-        lines.append(
-            f"| {name} | {len(part)} | {cases} | {right} | {len(part) - right} |"
-        )
-    lines += [
-        "",
-        "| kernel | dtype | verdict | cases | RANGE | red | worst error / "
-        "budget | worst rho | causes named | commit |",
-        "|" + "---|" * 10,
-    ]
-    for r in rows:
-        lines.append(
-            f"| {r['kernel']} | {r['dtype']} | {r['verdict']} | {r['cases']} | "
-            f"{r['range']} | {r['red']} | {r['worst_ratio']} | {r['worst_rho']} | "
-            f"{r['causes']} | {r['commit']} |"
-        )
-    lines += [
-        "",
-        "Environment: " + ", ".join(f"{k} {v}" for k, v in sorted(describe().items())),
-        "",
-    ]
-    return "\n".join(lines)
+        "Made by `python benchmarks/campaign.py`.\n\n"
+        + table(["", "kernel x dtype", "cases", "as it must be", "not"], summary)
+        + "\n"
+        + table(list(heads.values()), [[row[name] for name in heads] for row in rows])
+        + f"\n{environment()}\n"
+    )
+
+
+class Mode(NamedTuple):
+    """What is judged how, and where it is told."""
+
+    name: str  # of its files
+    fields: tuple[str, ...]
+    judge: Callable[[str, str, str, int], Row]
+    as_it_must_be: Callable[[Row], bool]
+    page: Callable[[list[Row], str, int], str]
+
+
+WHOLE = Mode("campaign", FIELDS, judge, as_it_must_be, page)
+UNTIL_NAMED = Mode(
+    "planted_bugs",
+    planted_bugs.FIELDS,
+    planted_bugs.judge,
+    planted_bugs.as_it_must_be,
+    planted_bugs.page,
+)
 
 
 def main() -> int:
     """Runs the campaign; the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = options_of(__doc__, "reports/cpu")
     parser.add_argument("--profile", default="quick", choices=("quick", "full"))
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--match", default="", help="part of the kernel names")
-    parser.add_argument("--dtypes", default="fp32,bf16,fp16,fp64,fp8_e4m3,fp8_e5m2")
+    parser.add_argument("--dtypes", default=DTYPES)
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--update", action="store_true", help="keep other lines")
-    parser.add_argument("-o", "--output", type=Path, default=Path("reports/cpu"))
+    parser.add_argument("--until-named", action="store_true", help="bugs, until named")
     options = parser.parse_args()
     from scancheck.kernels.faulty.catalog import controls, faulty
     from scancheck.kernels.models.catalog import models
 
+    mode = UNTIL_NAMED if options.until_named else WHOLE
+    correct = () if options.until_named else (*models(), *controls())
     jobs = [
         (kernel.name, dtype)
-        for kernel in (*models(), *controls(), *faulty())
+        for kernel in (*correct, *faulty())
         for dtype in kernel.dtypes
-        if options.match in kernel.name and dtype in options.dtypes.split(",")
+        if chosen(kernel.name, options.match) and dtype in options.dtypes.split(",")
     ]
-    rows = kept_lines(options.output / "campaign.csv", jobs) if options.update else []
+    path = options.output / f"{mode.name}.csv"
+    kept = read_rows(path) if options.update else []
+    old = dict.fromkeys(mode.fields, "")
+    rows = [old | r for r in kept if (r["kernel"], r["dtype"]) not in jobs]
     with ProcessPoolExecutor(options.workers, get_context("spawn")) as pool:
-        waiting = {
-            pool.submit(judge, name, dtype, options.profile, options.seed): name
+        waiting = [
+            pool.submit(mode.judge, name, dtype, options.profile, options.seed)
             for name, dtype in jobs
-        }
+        ]
         for done, future in enumerate(as_completed(waiting), 1):
             row = future.result()
             rows.append(row)
-            flag = "" if row["as_it_must_be"] else "   <-- not as it must be"
-            print(
-                f"{done}/{len(jobs)} {row['kernel']} {row['dtype']} {row['verdict']} "
-                f"{row['cases']} cases {row['seconds']} s{flag}",
-                flush=True,
-            )
-    rows.sort(key=lambda row: (row["kind"], row["kernel"], row["dtype"]))
-    options.output.mkdir(parents=True, exist_ok=True)
-    with (options.output / "campaign.csv").open("w", newline="") as stream:
-        writer = csv.DictWriter(stream, FIELDS)
-        writer.writeheader()
-        writer.writerows(rows)
-    text = table(rows, options.profile, options.seed)
-    (options.output / "campaign.md").write_text(text)
-    wrong = [row for row in rows if not row["as_it_must_be"]]
-    cases = sum(int(str(row["cases"])) for row in rows if row["kind"] == "correct")
-    print(f"{cases} cases of correct kernels; {len(wrong)} lines not as they must be")
+            flag = "" if mode.as_it_must_be(row) else "   <-- not as it must be"
+            told = f"{row['kernel']} {row['dtype']} {row['verdict']} {row['seconds']} s"
+            print(f"{done}/{len(jobs)} {told}{flag}", flush=True)
+    rows.sort(key=lambda row: (row.get("kind", ""), row["kernel"], row["dtype"]))
+    write_rows(rows, mode.fields, path)
+    text = mode.page(rows, options.profile, options.seed)
+    path.with_suffix(".md").write_text(text)
+    wrong = sum(not mode.as_it_must_be(row) for row in rows)
+    print(f"{len(rows)} kernels x dtypes; {wrong} not as they must be")
     return 1 if wrong else 0
 
 

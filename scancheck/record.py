@@ -33,6 +33,7 @@ class Finding:
     would_pass: str | None = None  # contract under which the outputs would pass
     shrinks_with_wider_dtype: bool | None = None
     values: tuple[str, ...] = ()  # got, want and budget at the first wrong index, hex
+    profile: str | None = None  # of the recipe: adversarial or realistic
     steps: dict[str, Any] | None = None  # the failure shrunk, token by token
 
 

@@ -10,6 +10,7 @@ from scancheck.checks.step_by_step import step_by_step
 from scancheck.diagnosis import Place
 from scancheck.kernel import Kernel
 from scancheck.ops import op_named
+from scancheck.recipes.catalog import profile_of
 from scancheck.record import Finding
 from scancheck.verdict import Check
 
@@ -48,6 +49,7 @@ def finding_of(
         would_pass=diagnosis.would_pass,
         shrinks_with_wider_dtype=diagnosis.shrinks,
         values=_values(report, check),
+        profile=profile_of(report.case.recipe),
         steps=_steps_json(item),
     )
 

@@ -16,6 +16,7 @@ from scancheck.errors import CaseInvalid
 from scancheck.fuzz_commands import duration
 from scancheck.gate.fuzz import fuzz
 from scancheck.gate.replay import replay
+from scancheck.recipes.catalog import RECIPES
 
 pytest_plugins = ["pytester"]
 
@@ -69,6 +70,8 @@ def test_a_planted_bug_is_found_named_and_shrunk(
     assert (sizes["B"], sizes["D"], sizes["T"]) == (1, 1, 65)
     assert stored.finding.values and stored.finding.place is not None
     assert stored.campaign["seed"] == 0
+    drawn = stored.campaign["drawn"]["recipe"]
+    assert named[0]["profile"] == stored.finding.profile == RECIPES[drawn].profile
     assert {Path(f["file"]).parent for f in record["findings"]} == {folder}
 
 
@@ -82,7 +85,9 @@ def test_a_finding_is_replayed_in_a_fresh_process_elsewhere(
     assert again.returncode == 1, again.stderr
     assert "fails in the same way" in again.stdout
     told = json.loads((tmp_path / "replayed.json").read_text())
-    assert told["findings"][0]["cause"] == record["findings"][0]["cause"]
+    for name in ("cause", "profile"):
+        assert told["findings"][0][name] == record["findings"][0][name]
+    assert f", {told['findings'][0]['profile']} inputs" in " ".join(again.stdout.split())
     right = command("replay", file, CORRECT, cwd=tmp_path)
     assert right.returncode == 0, right.stderr
     assert "no longer fails" in right.stdout

@@ -23,6 +23,13 @@ from scancheck.errors import CaseInvalid, ScancheckError
 from scancheck.runner.outcome import ProblemKind
 from scancheck.verdict import Verdict
 
+# Imported by the server that processes are forked from. The last one is what PyTorch
+# imports at the first backward pass, a second each time.
+PRELOADED = (
+    "scancheck.campaign.worker",
+    "scancheck.campaign.preload",
+    "torch.fx.experimental.symbolic_shapes",
+)
 GRACE_S = 5.0  # after which a process that does not end itself is killed
 POLL_S = 0.1
 LOG_BYTES = 20_000  # of what a dead process left, its last ones
@@ -162,7 +169,7 @@ def _context() -> Any:
     if "forkserver" not in methods:
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["scancheck.campaign.worker"])
+    context.set_forkserver_preload(list(PRELOADED))
     return context
 
 

@@ -9,7 +9,7 @@ import math
 import os
 import struct
 import tempfile
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from scancheck.errors import CaseInvalid, RecordUnreadable
 from scancheck.formats import FORMATS, FloatArray
 from scancheck.ops import OPS, op_named
 from scancheck.ops.normal_form import Op, spec_of
+from scancheck.recipes.catalog import profile_of
 from scancheck.recipes.inputs import COTANGENT_KINDS, Inputs
 from scancheck.record import Finding, to_plain
 from scancheck.verdict import Verdict
@@ -197,6 +198,9 @@ def _stored(data: dict[str, Any], tensors: dict[str, Any]) -> StoredFinding:
         raise _Unreadable(f"it has tensors that {op.name} does not have")
     _check_inputs(op, inputs)
     campaign, environment = data.get("campaign"), data.get("environment")
+    finding = _finding(data.get("finding"), case)
+    drawn = campaign.get("drawn") if isinstance(campaign, dict) else None
+    recipe = drawn.get("recipe") if isinstance(drawn, dict) else case.recipe
     return StoredFinding(
         target=data["target"],
         contract=parse_contract(data["contract"]),
@@ -208,7 +212,7 @@ def _stored(data: dict[str, Any], tensors: dict[str, Any]) -> StoredFinding:
             switches={name: switches.get(name, False) for name in op.switches},
         ),
         cotangents=bars if kind is not None else None,
-        finding=_finding(data.get("finding"), case),
+        finding=replace(finding, profile=profile_of(recipe)),
         key=str(data.get("key")),
         campaign=campaign if isinstance(campaign, dict) else {},
         environment=environment if isinstance(environment, dict) else {},

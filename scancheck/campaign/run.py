@@ -48,8 +48,9 @@ class Found:
     drawn: Trial  # the first that failed for it
     shown: Judged  # the smallest that does
     cases: int = 1
-    after_s: float = 0.0  # from the start of the campaign
+    after_s: float = 0.0  # from the start of the campaign until it is in its file
     after_cases: int = 0
+    shrunk_s: float | None = None  # until no smaller trial is looked for
 
 
 @dataclass(slots=True)
@@ -237,7 +238,6 @@ class _Campaign:
                 finding=plain_finding(judged.trial, failure),
                 drawn=judged.trial,
                 shown=judged,
-                after_s=progress.seconds,
                 after_cases=progress.cases,
             )
             progress.found[failure.key] = new
@@ -246,6 +246,7 @@ class _Campaign:
     def _look_into(self, process: KernelProcess, judged: Judged, new: Found) -> None:
         """Saves what fails for a new cause as it was drawn, then shrunk."""
         self._show(new, judged)
+        new.after_s = self.progress.seconds
         if not new.failure.ended:
             full = process.judge(replace(judged.trial, in_full=True))
             if full.detail is not None:
@@ -253,6 +254,7 @@ class _Campaign:
         smallest = shrunk(process.judge, new.shown, new.failure)
         if smallest is not new.shown:
             self._show(new, smallest)
+        new.shrunk_s = self.progress.seconds
 
     def _show(self, found: Found, judged: Judged) -> None:
         """Saves a cause on this trial from now on."""

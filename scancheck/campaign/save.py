@@ -17,6 +17,7 @@ from scancheck.diagnosis import CAUSES
 from scancheck.environment import describe
 from scancheck.errors import CaseInvalid
 from scancheck.recipes.build import build
+from scancheck.recipes.catalog import profile_of
 from scancheck.recipes.inputs import cotangents
 from scancheck.record import Finding
 
@@ -61,7 +62,12 @@ def save(
     if would_pass is not None:
         finding = _under(finding, would_pass)
     path = saver.path_of(drawn, failure)
-    finding = replace(finding, file=str(path), replay=_replay(saver, path))
+    finding = replace(
+        finding,
+        profile=profile_of(drawn.case.recipe),  # what was shrunk has no recipe
+        file=str(path),
+        replay=_replay(saver, path),
+    )
     stored = StoredFinding(
         target=saver.target,
         contract=saver.contract,
@@ -110,6 +116,7 @@ def plain_finding(trial: Trial, failure: Failure) -> Finding:
         advice=cause.advice,
         case=case_to_json(trial.case),
         case_id=trial.case.id,
+        profile=profile_of(trial.case.recipe),
         file=None,
         replay="",
     )

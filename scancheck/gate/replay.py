@@ -123,4 +123,5 @@ def _findings(path: Path, replayed: Replayed, again: str) -> tuple[Finding, ...]
         finding = judged.detail.finding
     else:
         finding = plain_finding(judged.trial, judged.failure)
-    return (changed(finding, file=str(path), replay=again),)
+    profile = replayed.stored.finding.profile
+    return (changed(finding, profile=profile, file=str(path), replay=again),)

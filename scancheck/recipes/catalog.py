@@ -8,6 +8,15 @@ RECIPES: dict[str, Recipe] = {recipe.name: recipe for recipe in (*QUICK, *ONLY_F
 QUICK_NAMES = frozenset(recipe.name for recipe in QUICK)
 
 
+def profile_of(recipe: object) -> str | None:
+    """The profile of the recipe of this name; None where there is no such recipe.
+
+    Inputs of a user's own have none, nor have those that were shrunk.
+    """
+    known = RECIPES.get(recipe) if isinstance(recipe, str) else None
+    return None if known is None else known.profile
+
+
 def recipes_for(op: str, form: str | None = None) -> tuple[Recipe, ...]:
     """The recipes that apply to an op, and to a form of it where it has several."""
     return tuple(r for r in RECIPES.values() if (op, form) in r.supports)

@@ -176,7 +176,8 @@ def _finding_lines(number: int, finding: Finding, record: RunRecord) -> list[Lin
     title = f"{number}. {finding.verdict} {label or finding.check}"
     where = finding.check if label else ""
     cases = f"{where}{', ' if where else ''}{_plural(finding.cases, 'case')}"
-    lines = _wrapped(f"{title} ({cases}): {reason}", style=RED_STYLE)
+    inputs = f", {finding.profile} inputs" if finding.profile else ""
+    lines = _wrapped(f"{title} ({cases}{inputs}): {reason}", style=RED_STYLE)
     if finding.first_wrong_index is not None:
         place = place_words(finding)
         first = f"first wrong: {element(record.op, finding)}"

@@ -90,6 +90,26 @@ def test_what_is_read_is_what_was_written(tmp_path: Path, op: str, dtype: str) -
         assert getattr(after.finding, name) == getattr(before.finding, name)
 
 
+@pytest.mark.parametrize(
+    ("campaign", "profile"),
+    [
+        ({"drawn": {"recipe": "mamba_initialisation"}}, "realistic"),
+        ({"drawn": {"recipe": "long_gone"}}, None),
+        ({"drawn": {"recipe": ["gaussian_slow"]}}, None),
+        ({"drawn": "gaussian_slow"}, "adversarial"),
+        ({}, "adversarial"),
+    ],
+)
+def test_the_profile_is_that_of_the_recipe_that_was_drawn(
+    tmp_path: Path, campaign: dict[str, Any], profile: str | None
+) -> None:
+    """Also in a file that does not say it; the case's own where none was drawn."""
+    path = tmp_path / "finding.safetensors"
+    content = put("campaign", campaign)
+    path.write_bytes(content)
+    assert read_finding(path).finding.profile == profile
+
+
 def test_the_header_tells_a_reader_without_scancheck(tmp_path: Path) -> None:
     """Op, dtype, contract, verdict, cause and versions stand in the JSON by name."""
     path = tmp_path / "finding.safetensors"

@@ -147,6 +147,13 @@ def test_finding_is_told_in_full() -> None:
     assert f"   replay: {finding().replay}" in text.splitlines()
 
 
+def test_profile_of_the_inputs_is_told_where_it_is_known() -> None:
+    """Whether published models draw such inputs stands beside the number of cases."""
+    told = one_line(explain(failed(finding(profile="realistic"))))
+    assert "1. FAIL h (oracle, 5 cases, realistic inputs): 120 of" in told
+    assert " inputs" not in one_line(explain(failed(finding(profile=None))))
+
+
 def test_gradient_is_named_as_such() -> None:
     """A wrong gradient of `a` is `da`, at an element of the axes of `a`."""
     text = explain(failed(finding(check="gradient", tensor="a")))
