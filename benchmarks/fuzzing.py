@@ -3,8 +3,8 @@
     python benchmarks/fuzzing.py [--seeds 3] [--cases 10000] [--match NAME --update]
 
 A campaign of its own for each planted bug and seed runs until its first finding is
-saved and shrunk; the file is then copied into another folder and replayed from there in
-another process. Before that, so many cases of correct kernels are judged. Run it on a
+saved, with the first seed until it is shrunk too; the file is then copied into another
+folder and replayed from there in another process. Before that, so many cases of correct kernels are judged. Run it on a
 machine that does nothing else.
 
 Rows are kept after each campaign, and what is there at this commit, with no file
@@ -37,7 +37,7 @@ FIELDS = (
     "found",  # True or False
     "seconds",  # until it was saved
     "cases",  # until it was found
-    "shrunk_seconds",
+    "shrunk_seconds",  # empty where it was not waited for
     "verdict",
     "cause",
     "profile",
@@ -96,16 +96,22 @@ def speed(kernel: str, cases: int, seed: int, at: str) -> Row:
 
 
 def first_finding(
-    kernel: str, symptom: str, seed: int, at: str, elsewhere: ProcessPoolExecutor
+    kernel: str,
+    symptom: str,
+    seed: int,
+    at: str,
+    elsewhere: ProcessPoolExecutor,
+    *,
+    shrink: bool,
 ) -> Row:
-    """A campaign against a planted bug until its first finding is shrunk."""
+    """A campaign against a planted bug until its first finding is saved or shrunk."""
     from scancheck.gate.fuzz import fuzz
 
     first: list[Found] = []
 
     def watch(progress: "Progress") -> None:
         first[:] = list(progress.found.values())[:1]
-        if first and first[0].shrunk_s is not None:
+        if first and (first[0].shrunk_s if shrink else first[0].after_s):
             raise KeyboardInterrupt  # ends the campaign as Ctrl-C does
 
     row = dict.fromkeys(FIELDS, "")
@@ -130,10 +136,11 @@ def first_finding(
 
 def _told(found: "Found") -> Row:
     sizes = dict(found.shown.trial.case.sizes)
+    shrunk = found.shrunk_s is not None
     return {
         "seconds": f"{found.after_s:.2f}",
         "cases": str(found.after_cases),
-        "shrunk_seconds": f"{found.shrunk_s:.2f}",
+        "shrunk_seconds": f"{found.shrunk_s:.2f}" if shrunk else "",
         "verdict": str(found.finding.verdict),
         "cause": found.finding.cause,
         "profile": str(found.finding.profile),
@@ -204,7 +211,10 @@ def main() -> int:
         write_rows(speeds, SPEED_FIELDS, speed_path)
     with _another_process() as pool:
         for done, (name, seed) in enumerate(missing := _missing(jobs, rows), 1):
-            row = first_finding(name, bugs[name], int(seed), at, pool)
+            shrink = int(seed) == first
+            row = first_finding(
+                name, bugs[name], int(seed), at, pool, shrink=shrink
+            )
             rows.append(row)
             write_rows(rows, FIELDS, path)
             told = [row[n] for n in ("seconds", "shrunk_seconds", "cause", "size")]

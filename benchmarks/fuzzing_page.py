@@ -13,10 +13,9 @@ LEAST_SPEED = 20.0  # verified cases/s
 
 WHAT = """\
 Counted is the time from the start of the campaign, its processes' included, until the
-case that fails is judged, its cause named and its file saved; then until that file holds
-the smallest case found, which has the same verdict and cause. Both hold while a second
-process goes on judging. The size is that case's, with the values made plain where the
-failure allows it. Each file was copied into another folder and judged there from the
+case that fails is judged, its cause named and its file saved; with the first seed then
+until that file holds the smallest case found, which has the same verdict and cause,
+while a second process goes on judging. The size is that case's. Each file was copied into another folder and judged there from the
 copy alone, by another process.
 """
 
@@ -142,8 +141,7 @@ def _bugs(rows: list[Row]) -> str:
     body = []
     for name, of in _of_bug(rows).items():
         found = [row for row in of if row["found"] == "True"]
-        smallest = min(found, key=_volume, default=None)
-        shrunk = [float(row["shrunk_seconds"]) for row in found]
+        shrunk = [row for row in found if row["shrunk_seconds"]]
         body.append(
             [
                 name,
@@ -152,8 +150,8 @@ def _bugs(rows: list[Row]) -> str:
                 ", ".join(row["cases"] or "-" for row in of),
                 _causes(found, of[0]["planted"]),
                 ", ".join(sorted({row["profile"] for row in found})) or "-",
-                f"{statistics.median(shrunk):.1f} s" if shrunk else "-",
-                smallest["size"] if smallest else "-",
+                ", ".join(f"{float(row['shrunk_seconds']):.1f} s" for row in shrunk),
+                ", ".join(row["size"] for row in shrunk),
                 f"{sum(row['replays'] == 'True' for row in found)} of {len(of)}",
             ]
         )
@@ -164,8 +162,8 @@ def _bugs(rows: list[Row]) -> str:
         "cases until found",
         "cause as found",
         "inputs",
-        "shrunk after, median",
-        "smallest size",
+        "shrunk after",
+        "to the size",
         "replays alike",
     ]
     return table(head, body)
@@ -180,10 +178,6 @@ def _causes(found: list[Row], planted: str) -> str:
 
 def _median(rows: list[Row]) -> float:
     return statistics.median(map(_seconds, rows))
-
-
-def _volume(row: Row) -> int:
-    return math.prod(int(part.partition("=")[2]) for part in row["size"].split())
 
 
 def _time(seconds: float) -> str:

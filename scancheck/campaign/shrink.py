@@ -21,6 +21,7 @@ from scancheck.recipes.inputs import Inputs, cotangents
 NO_RECIPE = "shrunk"  # the recipe of a case whose values are no longer a recipe's
 MOST_TRIALS = 400
 MOST_SECONDS = 60.0
+CHANCES = 10  # calls in which a failure that is not in all of them has to come back
 BLOCKS = 8  # a tensor's values are made plain in blocks down to this part of it
 
 JudgeTrial = Callable[[Trial], Judged]
@@ -44,7 +45,8 @@ def shrunk(judge: JudgeTrial, full: Judged, failure: Failure) -> Judged:
             search.cut_axis(op, axis)
         search.plain_values()
         if search.spent or search.trials_that_failed == before:
-            return search.best
+            break
+    return search.in_full() if search.trials_that_failed else full
 
 
 class _Search:
@@ -52,7 +54,7 @@ class _Search:
 
     def __init__(self, judge: JudgeTrial, full: Judged, failure: Failure) -> None:
         self._judge, self._failure = judge, failure
-        self.best = full
+        self._full = full
         self.current = _with_tensors(full)
         self.tried = 0
         self.trials_that_failed = 0
@@ -64,20 +66,32 @@ class _Search:
         return self.tried >= MOST_TRIALS or monotonic() > self._deadline
 
     def keeps(self, trial: Trial) -> bool:
-        """Whether the trial fails alike; it is then the best so far."""
+        """Whether the trial fails alike; it is then the smallest so far."""
         if self.spent:
             return False
         self.tried += 1
-        judged = self._judge(trial)
-        failure = judged.failure
-        if failure is None or (failure.verdict, failure.key) != (
-            self._failure.verdict,
-            self._failure.key,
-        ):
+        if not self._alike(self._judge(trial)):
             return False
-        self.best, self.current = judged, trial
+        self.current = trial
         self.trials_that_failed += 1
         return True
+
+    def in_full(self) -> Judged:
+        """The smallest failing trial with its finding, which takes far longer than the
+        verdict does; the first one where a chance failure does not come back.
+        """
+        for _ in range(CHANCES):
+            judged = self._judge(replace(self.current, in_full=True))
+            if self._alike(judged):
+                return judged
+        return self._full
+
+    def _alike(self, judged: Judged) -> bool:
+        failure, wanted = judged.failure, self._failure
+        return failure is not None and (failure.verdict, failure.key) == (
+            wanted.verdict,
+            wanted.key,
+        )
 
     def cut_axis(self, op: Op, axis: str) -> None:
         """Removes parts of an axis: halves first, then ever smaller pieces."""
@@ -151,7 +165,7 @@ def _with_tensors(full: Judged) -> Trial:
         inputs, bars = build(trial.case), None
         if trial.cotangent_kind is not None:
             bars = cotangents(trial.case, trial.cotangent_kind, trial.case.seed)
-    return replace(trial, inputs=inputs, cotangents=bars, in_full=True)
+    return replace(trial, inputs=inputs, cotangents=bars, in_full=False)
 
 
 def _axes(op: Op) -> Iterator[str]:
