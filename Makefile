@@ -1,7 +1,7 @@
 # make report   precision report of the built-in kernels on the CPU
 # make test     the whole test suite
 # make lint     ruff and mypy
-# make evidence what reports holds: campaign, strangers, power of the rules, benchmarks
+# make evidence what reports holds: campaign, fuzzing, strangers, power of the rules, benchmarks
 # Each makes its own .venv first, and installs again only when pyproject.toml or
 # constraints.txt changed.
 
@@ -42,7 +42,10 @@ lint: $(INSTALLED)
 evidence: $(INSTALLED)
 	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[accelerated-scan,jax,mambapy]'
 	$(BIN)/python benchmarks/campaign.py
+	$(BIN)/python benchmarks/campaign.py --until-named
+	$(BIN)/python benchmarks/fuzz_correct.py
 	$(BIN)/python benchmarks/strangers.py
+	$(BIN)/python benchmarks/fuzzing.py
 	$(BIN)/python benchmarks/power.py
 	$(BIN)/scancheck report -o reports/cpu/precision
 	$(BIN)/python benchmarks/all.py

@@ -49,7 +49,9 @@ def environment() -> str:
     """A line that says what the rows were made in."""
     from scancheck.environment import describe
 
-    return "Environment: " + ", ".join(f"{k} {v}" for k, v in sorted(describe().items()))
+    return "Environment: " + ", ".join(
+        f"{k} {v}" for k, v in sorted(describe().items())
+    )
 
 
 def read_rows(path: Path) -> list[Row]:

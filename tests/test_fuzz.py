@@ -87,7 +87,8 @@ def test_a_finding_is_replayed_in_a_fresh_process_elsewhere(
     told = json.loads((tmp_path / "replayed.json").read_text())
     for name in ("cause", "profile"):
         assert told["findings"][0][name] == record["findings"][0][name]
-    assert f", {told['findings'][0]['profile']} inputs" in " ".join(again.stdout.split())
+    inputs = f", {told['findings'][0]['profile']} inputs"
+    assert inputs in " ".join(again.stdout.split())
     right = command("replay", file, CORRECT, cwd=tmp_path)
     assert right.returncode == 0, right.stderr
     assert "no longer fails" in right.stdout
