@@ -20,6 +20,7 @@ from scancheck.oracles.engine import Solution, solve
 from scancheck.oracles.exact import solve_exact
 from scancheck.oracles.fp64 import Fp64System
 from scancheck.oracles.multiprecision import solve_multiprecision
+from scancheck.oracles.wide_double import solve_wide
 
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
@@ -162,6 +163,7 @@ def _is_dyadic(op: Op, tensors: Arrays, gradients: bool) -> bool:
 Rung = tuple[str, Callable[[Op, Arrays, bool], bool], Callable[..., Solution]]
 RUNGS: tuple[Rung, ...] = (
     ("double_double", _always, _solve_double_double),
+    ("wide_double", _always, solve_wide),
     ("exact", _is_dyadic, solve_exact),
     ("multiprecision", _is_short, solve_multiprecision),
 )
