@@ -47,8 +47,10 @@ class WideDouble(WordNumber):
     def exactly(self, values: FloatArray) -> Self:
         """Stored values, known exactly; NaN and infinity are not known at all."""
         flat = np.ascontiguousarray(values, dtype=np.float64).reshape(-1)
-        out = (*(np.empty(flat.size) for _ in range(3)), np.empty(flat.size, np.int64))
-        wide_loops.stored_all(flat, *out)
+        hi, lo, radius = (np.empty(flat.size) for _ in range(3))
+        exponent = np.empty(flat.size, np.int64)
+        wide_loops.stored_all(flat, hi, lo, radius, exponent)
+        out = (hi, lo, radius, exponent)
         return self.like(*(part.reshape(np.shape(values)) for part in out))
 
 
@@ -118,7 +120,8 @@ def to_double_double(number: WideDouble) -> DoubleDouble:
     """The words in fp64's own range; the radii take in what that leaves of them.
 
     They are inflated here already, for a radius rounded to a few of the smallest
-    subnormals has no room for it later.
+    subnormals has no room for it later. What lies beyond fp64 for certain is infinite,
+    with an infinite radius.
     """
     hi, lo, radius, exponent = number.components
     e = np.clip(exponent, -4000, 4000)
@@ -134,11 +137,13 @@ def to_double_double(number: WideDouble) -> DoubleDouble:
         outer = _scaled(left, e)
         short = _scaled(outer, -e) < left
         outer = np.where(short, np.nextafter(outer, np.inf), outer)
+        beyond = np.isinf(_scaled(np.abs(hi) * (1.0 - 2.0**-50) - radius * 2.0, e))
+        beyond &= np.abs(hi) > radius * 4.0
     known = np.isfinite(words[0]) & np.isfinite(words[1]) & ~np.isnan(outer)
     return DoubleDouble(
-        np.where(known, words[0], 0.0),
+        np.where(beyond, np.copysign(np.inf, hi), np.where(known, words[0], 0.0)),
         np.where(known, words[1], 0.0),
-        np.where(known, outer, np.inf),
+        np.where(known & ~beyond, outer, np.inf),
     )
 
 

@@ -140,7 +140,7 @@ def scan(
             for key in range(keys):
                 _put(states, g, 0, key, i, _entry(state, g, 0, key, i))
         for t in range(v[0].shape[1]):
-            total = (0.0, 0.0, 0.0, np.int64(0))
+            total = (0.0, 0.0, 0.0, 0)
             value = _entry(v, g, t, 0, i)
             for key in range(keys):
                 current = _entry(state, g, 0, key, i)

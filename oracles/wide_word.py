@@ -153,7 +153,7 @@ def exp(h: float, low: float, r: float, e: int) -> Wide:
     # m PERIOD_3, below 2**-63, is rounded; what three words leave is as small.
     rh, rl, rr = _plain_add(rh, rl, rr, ph, pl, 2.0**-114)
     zh, zl, zr = _plain_exp(rh, rl, rr)
-    return normal(zh, zl, zr, np.int64(m) * PERIOD)
+    return normal(zh, zl, zr, int(m) * PERIOD)
 
 
 @jit()
