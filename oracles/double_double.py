@@ -5,7 +5,7 @@ error bounds are in `double_word` and `double_word_functions`.
 """
 
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -98,10 +98,26 @@ def _sigmoid_all(
         zh[i], zl[i], zr[i] = _sigmoid(xh[i], xl[i], xr[i])
 
 
-class DoubleDouble(ArrayNumber):
-    """hi + lo and a radius, float64 arrays of one shape; hi = RN(hi + lo)."""
+class Loops(NamedTuple):
+    """The compiled loops of one kind of number, over flat component arrays."""
+
+    add: Callable[..., None]
+    multiply: Callable[..., None]
+    exp: Callable[..., None]
+    softplus: Callable[..., None]
+    sigmoid: Callable[..., None]
+
+
+class WordNumber(ArrayNumber):
+    """Numbers whose first three components are hi, lo and a radius."""
 
     __slots__ = ()
+
+    loops: ClassVar[Loops]
+
+    def exactly(self, values: FloatArray) -> Self:
+        """Stored values, known exactly, as this kind of number."""
+        raise NotImplementedError
 
     @property
     def hi(self) -> FloatArray:
@@ -119,13 +135,13 @@ class DoubleDouble(ArrayNumber):
         return self.components[2]
 
     def __add__(self, other: Self) -> Self:
-        return self._elementwise(_add_all, other)
+        return self._elementwise(self.loops.add, other)
 
     def __mul__(self, other: Self) -> Self:
-        return self._elementwise(_multiply_all, other)
+        return self._elementwise(self.loops.multiply, other)
 
     def __neg__(self) -> Self:
-        return self.like(-self.hi, -self.lo, self.radius)
+        return self.like(-self.hi, -self.lo, *self.components[2:])
 
     def one_minus(self) -> Self:
         """1 - x."""
@@ -133,15 +149,15 @@ class DoubleDouble(ArrayNumber):
 
     def exp(self) -> Self:
         """exp(x)."""
-        return self._elementwise(_exp_all)
+        return self._elementwise(self.loops.exp)
 
     def softplus(self) -> Self:
         """log(1 + exp(x))."""
-        return self._elementwise(_softplus_all)
+        return self._elementwise(self.loops.softplus)
 
     def sigmoid(self) -> Self:
         """1 / (1 + exp(-x))."""
-        return self._elementwise(_sigmoid_all)
+        return self._elementwise(self.loops.sigmoid)
 
     def silu(self) -> Self:
         """x sigmoid(x)."""
@@ -160,7 +176,7 @@ class DoubleDouble(ArrayNumber):
         return total
 
     def _one(self) -> Self:
-        return self.like(*exact_double_double(np.ones(self.shape)).components)
+        return self.exactly(np.ones(self.shape))
 
     def _elementwise(self, loop: Callable[..., None], *others: Self) -> Self:
         """A compiled loop over the entries of this number and others, broadcast."""
@@ -170,7 +186,7 @@ class DoubleDouble(ArrayNumber):
             for number in (self, *others)
             for part in number.components
         ]
-        out = [np.empty(flat[0].size) for _ in range(3)]
+        out = [np.empty(part.size, part.dtype) for part in flat[: len(self.components)]]
         loop(*flat, *out)
         return self.like(*(part.reshape(shape) for part in out))
 
@@ -181,7 +197,7 @@ def _summed(number: Any, axis: int) -> Any:
     size = number.shape[axis]
     if size == 0:
         shape = number.shape[:axis] + number.shape[axis + 1 :]
-        return number.like(*exact_double_double(np.zeros(shape)).components)
+        return number.exactly(np.zeros(shape))
     while size > 1:
         half = size // 2
         rest = number[(*front, slice(2 * half, size))]
@@ -193,6 +209,18 @@ def _summed(number: Any, axis: int) -> Any:
             number = number.like(*(np.concatenate(p, axis) for p in parts))
         size = half + size % 2
     return number[(*front, 0)]
+
+
+class DoubleDouble(WordNumber):
+    """hi + lo and a radius, float64 arrays of one shape; hi = RN(hi + lo)."""
+
+    __slots__ = ()
+
+    loops = Loops(_add_all, _multiply_all, _exp_all, _softplus_all, _sigmoid_all)
+
+    def exactly(self, values: FloatArray) -> Self:
+        """Stored values, known exactly."""
+        return self.like(*exact_double_double(values).components)
 
 
 def exact_double_double(value: FloatArray) -> DoubleDouble:
@@ -209,4 +237,11 @@ def certified_radius(number: DoubleDouble) -> FloatArray:
     return np.where(bad, np.inf, radius)
 
 
-__all__ = ["DoubleDouble", "certified_radius", "exact_double_double"]
+__all__ = [
+    "INFLATION",
+    "DoubleDouble",
+    "Loops",
+    "WordNumber",
+    "certified_radius",
+    "exact_double_double",
+]

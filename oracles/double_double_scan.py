@@ -23,19 +23,28 @@ FloatArray = NDArray[np.float64]
 class DoubleDoubleSystem(GenericSystem):
     """The compiled double-double scan as a System of the engine.
 
-    The state is a number [G, K, L]; kept states are a number [G, T + 1, K, L].
+    The state is a number [G, K, L]; kept states are a number [G, T + 1, K, L]. Another
+    kind of number brings its own `constant` and `run`.
     """
 
-    def constant(self, values: FloatArray) -> DoubleDouble:
+    def constant(self, values: FloatArray) -> Any:
         """Stored values as double-doubles of radius zero."""
         return exact_double_double(values)
+
+    def run(
+        self, w: Any, v: Any, k: Any, r: Any, state: Any, keep: bool
+    ) -> tuple[Any, Any, Any]:
+        """o [G, T, L], the last state [G, K, L], and all states where `keep`."""
+        return _run(w, v, k, r, state, keep)
 
     def forward(
         self, lowered: Lowered, state: Any, start: int, total: int, keep: bool
     ) -> tuple[Any, Any, Any]:
         """o, the state after the tile, and all states of the tile when `keep`."""
         check_diagonal(lowered)
-        o, state, states = _run(lowered.w, lowered.v, lowered.k, lowered.r, state, keep)
+        o, state, states = self.run(
+            lowered.w, lowered.v, lowered.k, lowered.r, state, keep
+        )
         return o, state, states if keep else None
 
     def adjoint(
@@ -53,12 +62,12 @@ class DoubleDoubleSystem(GenericSystem):
         reversed scan is 1 there and w_{t+1} at step t.
         """
         w = lowered.w.broadcast_to((*obar.shape[:2], *lowered.w.shape[2:]))
-        one = exact_double_double(np.ones((w.shape[0], 1, *w.shape[2:])))
+        one = self.constant(np.ones((w.shape[0], 1, *w.shape[2:])))
         reversed_w = concatenate([one, w[:, :0:-1]], 1)
         r = lowered.r
         if r is not None and r.shape[1] > 1:
             r = r[:, ::-1]
-        _, _, backwards = _run(reversed_w, obar[:, ::-1], r, None, carry, True)
+        _, _, backwards = self.run(reversed_w, obar[:, ::-1], r, None, carry, True)
         g = backwards[:, :0:-1]
         bars = Cotangents(
             w=g * states[:, :-1],

@@ -2,8 +2,9 @@
 
 An element is certified when the radius of its reference is at most 2**-10 of what the
 kernel is allowed there (numerics 2.12). The certified fp64 scan comes first, always;
-then double-double, exact dyadic numbers where the op has no functions, and mpmath. What
-no rung certifies stays uncertified: it counts as neither pass nor fail.
+then double-double, the same with an exponent beside it for what lies near either end of
+fp64, exact dyadic numbers where the op has no functions, and mpmath. What no rung
+certifies stays uncertified: it counts as neither pass nor fail.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,16 +21,22 @@ from scancheck.oracles.engine import Solution, solve
 from scancheck.oracles.exact import solve_exact
 from scancheck.oracles.fp64 import Fp64System
 from scancheck.oracles.multiprecision import solve_multiprecision
+from scancheck.oracles.wide_double import solve_wide
 
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 Arrays = Mapping[str, FloatArray]
+Taken = dict[str, NDArray[np.intp]]  # size name -> the entries that are computed
+Index = tuple[NDArray[np.intp], ...]
 
 CERTIFIED_SHARE = 2.0**-10  # of the allowance, numerics 2.12
 LAST_UNITS = 2.0**-1070  # 16 of the smallest subnormal: what a product's floor holds
-# Time steps times state entries that a rung in Python may be asked for, at up to 0.1 ms
-# each, and by what factor gradients cost more.
-SLOW_STEPS = 5e4
+# Rungs whose numbers have no range to leave: what they call infinite lies beyond fp64.
+RANGELESS = frozenset({"wide_double"})
+# Time steps times state entries that a rung in Python may be asked for, 0.05 ms each,
+# and by what factor gradients cost more. A fuzzed case has 2**15 of them at most, so
+# that all of its chains may climb.
+SLOW_STEPS = 2e5
 GRADIENT_COST = 5
 # An exact number grows with every step, so that the work grows with its square.
 EXACT_LENGTH = 4096
@@ -100,25 +107,31 @@ def _climb(
         )
         for name, number in _numbers(first).items()
     }
+    # Elements that no rung can write in fp64.
+    beyond = {name: np.zeros(r.hi.shape, dtype=bool) for name, r in references.items()}
     for rung, applies, climb in RUNGS:
-        open_ones = {
-            name: ~reference.certified
+        left = {
+            name: ~(reference.certified | beyond[name])
             for name, reference in references.items()
-            if name in allowance and not reference.certified.all()
+            if name in allowance
         }
+        open_ones = {name: mask for name, mask in left.items() if mask.any()}
         if not open_ones:
             break
-        rows = _rows(op, tensors, open_ones)
-        part, part_cotangents = _taken(op, tensors, rows), None
+        taken = _in_need(op, tensors, open_ones)
+        part, part_cotangents = _taken(op, tensors, taken), None
         if cotangents is not None and set(open_ones) - set(names):
-            part_cotangents = _taken(op, cotangents, rows)
+            part_cotangents = _taken(op, cotangents, taken)
         if not applies(op, part, part_cotangents is not None):
             continue
         solution = climb(op, part, switches, part_cotangents)
         for name, number in _numbers(solution).items():
             if name in open_ones:
+                where = _index(op, name, references[name].hi, taken)
+                if rung in RANGELESS:
+                    beyond[name][where] |= np.isinf(number.hi)
                 references[name] = _improved(
-                    op, references[name], number, rows, allowance[name], rung
+                    references[name], number, where, allowance[name], rung
                 )
     return Truth(
         outputs={n: r for n, r in references.items() if n in names},
@@ -159,11 +172,17 @@ def _is_dyadic(op: Op, tensors: Arrays, gradients: bool) -> bool:
     )
 
 
+def _has_functions(op: Op, tensors: Arrays, gradients: bool) -> bool:
+    """Whether mpmath can do better than exact numbers, and the case is short."""
+    return _is_short(op, tensors, gradients) and not _is_dyadic(op, tensors, gradients)
+
+
 Rung = tuple[str, Callable[[Op, Arrays, bool], bool], Callable[..., Solution]]
 RUNGS: tuple[Rung, ...] = (
     ("double_double", _always, _solve_double_double),
+    ("wide_double", _always, solve_wide),
     ("exact", _is_dyadic, solve_exact),
-    ("multiprecision", _is_short, solve_multiprecision),
+    ("multiprecision", _has_functions, solve_multiprecision),
 )
 
 
@@ -194,10 +213,9 @@ def is_certified(radius: FloatArray, allowed: FloatArray) -> BoolArray:
 
 
 def _improved(
-    op: Op,
     old: Reference,
     number: Any,
-    rows: NDArray[np.intp] | None,
+    where: Index,
     allowed: FloatArray,
     rung: str,
 ) -> Reference:
@@ -207,7 +225,6 @@ def _improved(
     """
     hi, lo, radius = old.hi.copy(), old.lo.copy(), old.radius.copy()
     new_radius = double_double.certified_radius(number)
-    where = slice(None) if rows is None else rows
     closer = new_radius < radius[where]
     distance = np.abs((number.hi - hi[where]) + (number.lo - lo[where]))
     # 2**-104 |hi| takes in the roundings of this comparison.
@@ -230,32 +247,49 @@ def _sizes(op: Op, tensors: Arrays) -> dict[str, int]:
     return sizes
 
 
-def _batch_axis(op: Op, name: str, values: Any) -> bool:
-    """Whether the first axis of the tensor counts batch rows."""
-    return spec_of(op, name, values.ndim).axes[:1] == ("B",)
+def _axes(op: Op, name: str, values: Any) -> tuple[str, ...]:
+    """The size names of a tensor's axes."""
+    return spec_of(op, name, values.ndim).axes
 
 
-def _rows(
-    op: Op, tensors: Arrays, open_ones: Mapping[str, BoolArray]
-) -> NDArray[np.intp] | None:
-    """The batch rows with open elements; None for all, as where gradients sum them."""
-    if not all(_batch_axis(op, name, mask) for name, mask in open_ones.items()):
-        return None
-    needed = np.zeros(_sizes(op, tensors)["B"], dtype=bool)
-    for mask in open_ones.values():
-        needed |= mask.reshape(mask.shape[0], -1).any(1)
-    return None if needed.all() else np.flatnonzero(needed)
+def _in_need(op: Op, tensors: Arrays, open_ones: Mapping[str, BoolArray]) -> Taken:
+    """The batch rows, and then the channels, that have open elements.
+
+    Either is left whole where an open tensor is a sum over it, as gradients may be, and
+    channels where they belong to groups.
+    """
+    sizes = _sizes(op, tensors)
+    taken: Taken = {}
+    for axis in ("B", "D"):
+        axes = {name: _axes(op, name, mask) for name, mask in open_ones.items()}
+        if "G" in sizes and axis == "D":
+            continue
+        if any(axis not in named for named in axes.values()):
+            continue
+        needed = np.zeros(sizes[axis], dtype=bool)
+        for name, mask in open_ones.items():
+            others = tuple(i for i, one in enumerate(axes[name]) if one != axis)
+            needed |= mask.any(others)
+        if not needed.all():
+            taken[axis] = np.flatnonzero(needed)
+    return taken
 
 
-def _taken(
-    op: Op, arrays: Arrays, rows: NDArray[np.intp] | None
-) -> dict[str, FloatArray]:
-    """The arrays with only these batch rows."""
+def _index(op: Op, name: str, values: Any, taken: Taken) -> Index:
+    """The index of the part of a tensor that belongs to what was taken."""
+    spans = (
+        taken.get(axis, np.arange(size))
+        for axis, size in zip(_axes(op, name, values), values.shape, strict=True)
+    )
+    return np.ix_(*spans)
+
+
+def _taken(op: Op, arrays: Arrays, taken: Taken) -> dict[str, FloatArray]:
+    """The arrays with only these batch rows and channels."""
+    if not taken:
+        return dict(arrays)
     return {
-        name: values[rows]
-        if rows is not None and _batch_axis(op, name, values)
-        else values
-        for name, values in arrays.items()
+        name: values[_index(op, name, values, taken)] for name, values in arrays.items()
     }
 
 

@@ -260,7 +260,9 @@ def test_a_folder_of_findings_is_one_line_of_a_suite(
             replay_finding()
         """
     )
-    run = pytester.runpytest_inprocess("-k", "fixed or kept", "-p", "no:cacheprovider")
+    # A process of its own: pytester forgets what a session within this one imported,
+    # and parts of Numba cannot be imported twice.
+    run = pytester.runpytest_subprocess("-k", "fixed or kept", "-p", "no:cacheprovider")
     run.assert_outcomes(errors=1)
     run.stdout.fnmatch_lines(["*no finding (*.safetensors) in *nowhere*"])
     pytester.makepyfile(
@@ -279,5 +281,5 @@ def test_a_folder_of_findings_is_one_line_of_a_suite(
             replay_finding()
         """
     )
-    run = pytester.runpytest_inprocess("-p", "no:cacheprovider")
+    run = pytester.runpytest_subprocess("-p", "no:cacheprovider")
     run.assert_outcomes(passed=kept, failed=kept)

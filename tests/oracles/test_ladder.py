@@ -191,6 +191,64 @@ def test_only_the_rows_in_need_climb() -> None:
     assert (h.lo[[0, 2]] == 0.0).all() and (h.lo[1] != 0.0).any()
 
 
+def test_only_the_channels_in_need_climb(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chains that are certified are left out where the others are more than enough."""
+    monkeypatch.setattr(ladder, "SLOW_STEPS", 2 * 6 * 5)
+    a = np.full((3, 6, 4), 1 / 3)
+    bars = {"h": np.full(a.shape, 1.1)}
+    allowance = {name: np.ones(a.shape) for name in ("h", "a", "b")}
+    allowance["h"][1, 4, 2] = allowance["a"][1, 3, 0] = 2e-29
+    truth = certify(LINEAR_SCAN, {"a": a, "b": a}, {}, bars, allowance)
+    assert all(truth.references[name].certified.all() for name in allowance)
+    assert truth.outputs["h"].rung == "exact"
+    assert not truth.outputs["h"].lo[:, :, [1, 3]].any()
+
+
+def near_the_end_of_fp64(steps: int) -> tuple[Any, ...]:
+    """Drives of 1e-310, decays of 1e-300 and 1, cotangents of 1e-10, two chains."""
+    rng = np.random.default_rng(8)
+    shape = (1, steps, 2)
+    tensors = {
+        "g": rng.choice([-1e-3, -0.5, -690.0, -730.0], shape, p=[0.4, 0.4, 0.1, 0.1]),
+        "b": rng.normal(size=shape) * 10.0 ** rng.integers(-312, 2, shape),
+    }
+    bars = {"h": rng.normal(size=shape) * 10.0 ** rng.integers(-200, 0, shape)}
+    return LINEAR_SCAN, tensors, {}, bars
+
+
+def test_long_cases_are_certified_near_the_end_of_fp64(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What underflows in double-double needs no rung in Python, at any length."""
+    monkeypatch.setattr(ladder, "SLOW_STEPS", 0)
+    problem = near_the_end_of_fp64(600)
+    fp64 = solve(Fp64System(), *problem)
+    allowance = {
+        name: np.abs(number.value) * 2.0**-52 + 40 * 2.0**-1074
+        for name, number in {**fp64.outputs, **fp64.gradients}.items()
+    }
+    truth = certify(*problem, allowance)
+    assert certified(truth)
+    assert "wide_double" in rungs(truth)
+    with monkeypatch.context() as patch:
+        patch.setattr(ladder, "RUNGS", ladder.RUNGS[:1])
+        assert not certified(certify(*problem, allowance))
+
+
+def test_what_is_beyond_fp64_does_not_climb(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rungs in Python are not asked for values that no float64 can hold."""
+
+    def asked(*arguments: Any) -> Solution:
+        raise AssertionError("a slow rung was asked")
+
+    slow = [(name, applies, asked) for name, applies, _ in ladder.RUNGS[2:]]
+    monkeypatch.setattr(ladder, "RUNGS", (*ladder.RUNGS[:2], *slow))
+    a = np.full((1, 8, 1), 1e60)
+    allowance = {"h": np.full(a.shape, np.inf), "final_state": np.full((1, 1), np.inf)}
+    truth = certify(LINEAR_SCAN, {"a": a, "b": np.ones_like(a)}, {}, None, allowance)
+    assert truth.outputs["h"].certified[0, :, 0].tolist() == [True] * 6 + [False] * 2
+
+
 def test_a_given_first_solution_is_used(problem: Any) -> None:
     """A solution of the fp64 rung at hand is not computed again."""
     first = solve(Fp64System(), *problem.arguments)
