@@ -19,8 +19,8 @@ where a scan that is run backwards has the sum of the gates from i to the end fo
 has exp's error, ln's at |log S_t| + |log y_t|, and roundings of c_t + L_t and q_t; the
 result has ln's error of k_j and exp's at |log x_j G_j|. S_t, S_t y_t and x_j G_j may
 underflow, which S_t or x_j then divides. Sums are of magnitudes, for real numbers are
-added as two sums, one for each sign. An x_j of zero has no logarithm: its gradient is
-not a number in reverse mode, and no bound covers that.
+added as two sums, one for each sign. A zero has no logarithm, be it x_j or a state that
+cancels exactly: reverse mode has NaN there, and no bound covers that.
 """
 
 import numpy as np
