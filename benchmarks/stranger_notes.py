@@ -34,22 +34,18 @@ NOTES: tuple[tuple[tuple[str, ...], str], ...] = (
         "over the whole sequence into a relative one, so that values that a loop gets "
         "to the last bit lose as many bits as |c_t| has (1.47674 + 3e-6 already at the "
         "first token, where c = -70). That is what log=full declares, and autograd "
-        "through the running sum is gate_gradient=reverse_cumsum: under both, outputs "
-        "and the gradients of g and of the initial state are within a fifth of their "
-        "budget in fp32 wherever they are finite. The gradient of b is not. The "
-        "contract counts the logs of the backward from the end of the sequence; "
-        "autograd reuses c_t, which counts from its start, so that the last db, the "
-        "cotangent itself, is off by up to u |c_T| (0.24 % in `exact_reset`, where c_T "
-        "is -5e4 and u |c_T| is 0.3 %); and where states are subnormal, the cotangent "
-        "times h underflows before it is divided by b. "
-        "Whether that is a form to declare or a fault is for the contract to say; it "
-        "is told here as a fault. Two faults no contract covers. An input of exactly "
+        "through the running sum is gate_gradient=reverse_cumsum; log=full takes a "
+        "backward whose logs count from either end of the sequence, and autograd's, "
+        "which reuses c_t, counts from the start. Under both contracts everything that "
+        "is finite is within its budget. Cases of `subnormal_state` and the like "
+        "are RANGE: inputs that a kernel may flush to zero have no logarithm, and the "
+        "gradient divides by them. Two faults no contract covers. An input of exactly "
         "zero has the logarithm -inf, and gradients of b, g and the initial state "
         "become NaN (nearly all in `impulse_at_chunk_edge`). And torch's complex "
         "logcumsumexp itself gives NaN where a negative sum meets a term about e^700 "
         "times as large, in complex64 and complex128: "
-        "`torch.logcumsumexp(torch.tensor([3.1415927j, 700]), 0)`. The text names "
-        "unwritten memory as the likely cause of those NaN, which is wrong.",
+        "`torch.logcumsumexp(torch.tensor([3.1415927j, 700]), 0)`; every NaN in h is "
+        "that, and outputs that are NaN are not the algorithm's fault.",
     ),
     (
         ("examples/cumprod_scan.py:cumprod_scan",),

@@ -49,7 +49,9 @@ class Contract:
     state_every: int = 1  # the state is rounded to `state` every so many steps
     structure: Structure = Structure()  # order of combination
     fma: str = "allowed"  # allowed, yes, no
-    log: str = "none"  # none, diff, segsum, factored, ratio, full, renorm
+    # none, diff, segsum, factored, ratio, full, renorm; gradients of full may be an
+    # explicit adjoint's or those of automatic differentiation (log_reverse_mode).
+    log: str = "none"
     gate_gradient: str = "direct"  # of log gates: direct (w_t G_t S_{t-1}) or
     # reverse_cumsum (sums of r obar S - G x over all later steps)
     comp: str = "none"  # none, kahan (addition only), full (product and addition)

@@ -19,11 +19,13 @@ from scancheck.oracles.jit import jit
 # and sum of |l|; max of |P(k, t)| (M_k + error); chunks so far; peak of S_t alone; peak
 # that all later states share; whether no later state has a value. For forms that start
 # decays at the chunk's edge: largest inner sum, its absolute errors, the product of
-# decays, smallest and largest product that ends here, error of one product, rho_t.
-COMPONENTS = 19
+# decays, smallest and largest product that ends here, error of one product, rho_t. Of
+# the whole length: what the newest gate adds to theta, and what a tree does.
+COMPONENTS = 21
 (
     VALUE, SIZE, ERROR, START_SIZE, START_ERROR, SUM, SUM_ERROR, PATH, REACH, CHUNKS,
     PEAK, LASTING, BROKEN, INNER, INNER_FLOOR, PRODUCT, LOW_SPAN, HIGH_SPAN, ROUNDING,
+    NEW_SHARE, NEW_RHO,
 ) = range(COMPONENTS)  # fmt: skip
 
 # Of each step of the present chunk: l_i and |exp(l_i)|; its share of theta; rho_i (what
@@ -43,6 +45,10 @@ COEFFICIENTS = 20
 # additions on a path of the running sum over the whole length.
 POSITION_COLUMNS = 4
 GROWTH, SUM_GROWTH, CHAIN, DEPTH = range(POSITION_COLUMNS)
+
+# Kept states: a packed number, and what a backward pass that reuses c_t needs.
+NUMBER_ROWS = 4
+SUM_ROWS = 4
 
 _SMALL = 2.0**-10
 _SAFE = 1e280  # products of decays between its inverse and it are not near fp64's ends
@@ -105,8 +111,13 @@ def carried(s, f, fe, at, c, table):
 
 @jit()
 def write_state(states, t, g, k, lane, s, c):
-    """Entry t of the kept states."""
+    """Entry t of the kept states; c_t, its error and theta's parts where asked for."""
     states[0, t, g, k, lane] = s[VALUE]
     states[1, t, g, k, lane] = s[SIZE] if c[TREES] > 0.0 else abs(s[VALUE])
     states[2, t, g, k, lane] = s[ERROR]
     states[3, t, g, k, lane] = s[PEAK]
+    if states.shape[0] > NUMBER_ROWS:
+        states[4, t, g, k, lane] = s[SUM]
+        states[5, t, g, k, lane] = s[SUM_ERROR] + s[NEW_RHO]
+        states[6, t, g, k, lane] = s[NEW_SHARE]
+        states[7, t, g, k, lane] = s[NEW_RHO]

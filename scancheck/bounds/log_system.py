@@ -7,6 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scancheck.bounds import log_entry as scan
+from scancheck.bounds import log_reverse_mode as reverse
+from scancheck.bounds import log_whole as whole
 from scancheck.bounds.error_number import ErrorNumber
 from scancheck.bounds.error_system import ErrorSystem
 from scancheck.bounds.log_tile import FORMS, run_adjoint, run_forward
@@ -24,7 +26,9 @@ class LogChunkSystem(ErrorSystem):
     """Runs ops whose decay is given by log gates, under a log form of chunks.
 
     Chunks as the structure says, one chunk of the whole length where it says none.
-    Gradients are those of the explicit adjoint, itself in log space.
+    Gradients are those of the explicit adjoint, itself in log space and counted from
+    the end. Over the whole length they may as well be reverse mode's, counted from the
+    start (`log_reverse_mode`): callers cannot see which one, and have the larger bound.
     """
 
     def __init__(self, rules: Rules, form: str) -> None:
@@ -32,6 +36,10 @@ class LogChunkSystem(ErrorSystem):
         self.form = form
         self.coefficients = _coefficients(rules, form)
         self.total = 0
+        # Error and peak of the initial state's cotangent as reverse mode has it.
+        self.first: FloatArray = np.zeros((2, 0, 0, 0))
+        # The initial state as a number, where there is no step.
+        self.unmoved: FloatArray = np.zeros((4, 0, 0, 0))
 
     def begin(self, state: ErrorNumber) -> Any:
         """The scan of the initial state; its history comes with the first tile."""
@@ -51,7 +59,8 @@ class LogChunkSystem(ErrorSystem):
         x = self._packed(self.written(lowered), groups, keys)
         r = self._packed(lowered.r, groups, keys)
         o = np.zeros((4, groups, steps, lanes))
-        states = np.empty((4, steps + 1 if keep else 0, groups, keys, lanes))
+        rows = scan.NUMBER_ROWS + (scan.SUM_ROWS if self.form == "full" else 0)
+        states = np.empty((rows, steps + 1 if keep else 0, groups, keys, lanes))
         loop = partial(
             run_forward,
             log, w, x, r, lowered.r is not None, s, h, self.coefficients, table, o,
@@ -62,11 +71,15 @@ class LogChunkSystem(ErrorSystem):
         if lowered.r is not None:
             out = out.summed(keys - 1)
             out.terms = keys
-        return out, (s, h), ErrorNumber(self.rules, *states) if keep else None
+        return out, (s, h), states if keep else None
 
     def end(self, state: Any, total: int) -> ErrorNumber:
         """The final state, stored in the state's format."""
         s, _ = state
+        if self.form == "full" and not total:
+            s = s.copy()
+            whole.run_no_step(s.reshape(len(s), -1), self.coefficients)
+            self.unmoved = s[[scan.VALUE, scan.SIZE, scan.ERROR, scan.PEAK]]
         value = s[scan.VALUE]
         size = s[scan.SIZE] if self.rules.trees else np.abs(value)
         number = ErrorNumber(self.rules, value, size, s[scan.ERROR], s[scan.PEAK])
@@ -77,7 +90,14 @@ class LogChunkSystem(ErrorSystem):
         above = np.zeros((8, *state.shape))
         above[[4, 5, 7]] = 1.0
         self.gate_sums, self.summed_steps = state, 0
-        return self.begin(state), above
+        again = None
+        if self.form == "full":
+            sums = np.zeros((reverse.COMPONENTS, *state.shape))
+            sums[reverse.SIZE], sums[reverse.INNER] = state.magnitude, state.error
+            later = np.zeros((2, *state.shape))
+            later[0] = 1.0
+            again = sums, later
+        return self.begin(state), above, again
 
     def adjoint(
         self,
@@ -102,16 +122,63 @@ class LogChunkSystem(ErrorSystem):
             self.rules.state_every,
         )  # fmt: skip
         share(groups * lanes, y.size, loop)
+        again = None
+        if carry[2] is not None:
+            again = carry[2][0].copy(), carry[2][1].copy()
+            self._from_start(lowered, w, y, states, again, table, g, start)
         inside = ErrorNumber(self.rules, *g).transpose(1, 0, 2, 3)
-        both = states.transpose(1, 0, 2, 3)
+        both = ErrorNumber(self.rules, *states[: scan.NUMBER_ROWS])
+        both = both.transpose(1, 0, 2, 3)
         cotangents = contract(lowered, both, obar, inside)
         cotangents = self.with_gates(cotangents, lowered, both, obar, inside)
-        return cotangents, ((s, h), above)
+        return cotangents, ((s, h), above, again)
+
+    def _from_start(
+        self,
+        lowered: Lowered,
+        w: FloatArray,
+        y: FloatArray,
+        states: FloatArray,
+        again: Any,
+        table: Any,
+        g: FloatArray,
+        start: int,
+    ) -> None:
+        """Raises errors and peaks of G_1..G_T in g to those of reverse mode."""
+        groups, keys, lanes = g.shape[2:]
+        x = self._packed(self.written(lowered), groups, keys)
+        out = np.zeros((2, x.shape[2] + 1, groups, keys, lanes))
+        sums, later = again
+        loop = partial(
+            reverse.run_from_start,
+            w, x, y, states, sums, later, self.coefficients, table, out, start,
+            self.total,
+        )  # fmt: skip
+        share(groups * lanes, x.size, loop)
+        g[2] = np.maximum(g[2], out[0, 1:])
+        g[3] = np.maximum(g[3], out[1, 1:])
+        if start == 0:
+            self.first = out[:, 0]
 
     def end_adjoint(self, carry: Any) -> ErrorNumber:
         """w_1 G_1, the cotangent of the initial state."""
-        state, above = carry
-        return self.end(state, self.total) * ErrorNumber(self.rules, *above[4:])
+        (s, h), above, again = carry
+        if again is not None and not self.total:
+            bars = s[[scan.VALUE, scan.SIZE, scan.ERROR, scan.PEAK]]
+            self.first = np.zeros((2, *bars.shape[1:]))
+            reverse.run_no_step(
+                self.unmoved.reshape(4, -1),
+                bars.reshape(4, -1),
+                self.coefficients,
+                self.first.reshape(2, -1),
+            )
+            bar = ErrorNumber(self.rules, *bars)
+        else:
+            bar = self.end((s, h), self.total) * ErrorNumber(self.rules, *above[4:])
+        if again is None:
+            return bar
+        error, peak = np.maximum(self.first, (bar.error, bar.peak))
+        return bar.like(bar.value, bar.magnitude, error, peak)
 
     def _scan(self, state: Any, total: int) -> tuple[FloatArray, FloatArray, Any]:
         """Copies of the scan and its history, and the table by position."""

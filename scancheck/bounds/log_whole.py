@@ -36,6 +36,8 @@ from scancheck.bounds.log_entry import (
     LASTING,
     LN0,
     LN1,
+    NEW_RHO,
+    NEW_SHARE,
     PATH,
     PEAK,
     SIZE,
@@ -53,48 +55,48 @@ _RATIO = 1.0 / np.e
 
 
 @jit()
-def _length(v, reference):
+def length(v, reference):
     """|log v - reference|, or 5/4."""
     return max(_LEAST, abs(np.log(v) - reference)) if v > 0.0 else _LEAST
 
 
 @jit()
-def _floor(c):
+def floor(c):
     """Absolute errors of an exponent by underflow of the few results that form it."""
     return 4.0 * (c[ETA] + c[ADD_ETA])
 
 
 @jit()
-def _logarithm(top, off, total, c):
+def logarithm(top, off, total, c):
     """Log-relative error of k = log v - c and a bound on |k|, for v up to `top`."""
-    theta = c[LN0] * _length(top, 0.0) + c[LN1] + _floor(c)
-    size = _length(top, total) + off + theta
+    theta = c[LN0] * length(top, 0.0) + c[LN1] + floor(c)
+    size = length(top, total) + off + theta
     return theta + c[U] * size / (1.0 - c[U]), size
 
 
 @jit()
-def _sum_in_order(a, b, value, e, off, total, c):
+def sum_in_order(a, b, value, e, off, total, c):
     """Error of the sum of two numbers of at most a and b, themselves off by e."""
     u, x, y = c[U], max(a, b), min(a, b)
-    e += x * _floor(c)
+    e += x * floor(c)
     if y > 0.0:
         d = max(_LEAST, np.log(x / y))
         own = c[EXP0] + c[EXP1] * d * (1.0 + u)
         e += y * (np.expm1(u * d) * (1.0 + own) + own)
     top = abs(value) + e
-    theta = c[LN0] * _length(top, np.log(x)) + c[LN1] + _floor(c)
-    theta += u * (_length(top, total) + off + theta) / (1.0 - u)
+    theta = c[LN0] * length(top, np.log(x)) + c[LN1] + floor(c)
+    theta += u * (length(top, total) + off + theta) / (1.0 - u)
     return e + top * np.expm1(theta)
 
 
 @jit()
-def _tree_growth(depth, largest_log, items, c):
+def tree_growth(depth, largest_log, items, c):
     """(1 + what one addition loses)^depth - 1, on sums of magnitudes."""
     if depth == 0.0:
         return 0.0
     u = c[U]
     share = (_LEAST + _RATIO) * (u / (1.0 - u) + (c[EXP0] + c[EXP1]) * (1.0 + 4.0 * u))
-    share += (_LEAST + _RATIO) * c[LN0] + c[LN1] + 2.0 * _floor(c)
+    share += (_LEAST + _RATIO) * c[LN0] + c[LN1] + 2.0 * floor(c)
     share += u * (largest_log + np.log(items) + share) / (1.0 - u)
     return np.expm1(depth * share)
 
@@ -104,7 +106,7 @@ def _start(s, c):
     """The logarithm of the initial state."""
     top = s[SIZE] + s[ERROR]
     if top > 0.0:
-        theta, size = _logarithm(top, 0.0, 0.0, c)
+        theta, size = logarithm(top, 0.0, 0.0, c)
         s[INNER] = s[ERROR] + top * np.expm1(theta)
         s[HIGH_SPAN] = size
     else:
@@ -112,6 +114,16 @@ def _start(s, c):
     s[LASTING] = s[PEAK]
     s[SUM] = s[SUM_ERROR] = s[PATH] = 0.0
     s[CHUNKS] = 1.0
+
+
+@jit()
+def run_no_step(s, c):
+    """The initial state's way through its logarithm and back, [COMPONENTS, N]."""
+    for n in range(s.shape[1]):
+        one = s[:, n].copy()
+        _start(one, c)
+        _read_state(one, one[INNER], c)
+        s[:, n] = one
 
 
 @jit()
@@ -137,6 +149,7 @@ def push(s, lt, wt, xt, c, table, here):
         before = s[SUM_ERROR] + share
         share += u * (abs(s[SUM]) + before) / (1.0 - u) + c[ADD_ETA]
     s[SUM_ERROR] += share
+    s[NEW_SHARE], s[NEW_RHO] = share, rho
     off = s[SUM_ERROR] + rho
     s[LASTING] = raised(s[LASTING], abs(s[SUM]) + off)
     shift = np.expm1(share)
@@ -144,7 +157,7 @@ def push(s, lt, wt, xt, c, table, here):
     inherited += shift * (abs(moved) if in_order else spread)
     new, top = xt[2], xt[1] + xt[2]
     if top > 0.0:
-        theta, size = _logarithm(top, off, s[SUM], c)
+        theta, size = logarithm(top, off, s[SUM], c)
         new += top * np.expm1(theta + rho)
         s[HIGH_SPAN] = max(s[HIGH_SPAN], size)
     if in_order:
@@ -152,11 +165,11 @@ def push(s, lt, wt, xt, c, table, here):
         if s[HIGH_SPAN] > 0.0:
             # With one operand zero too: its logarithm's error is absolute.
             a, b = abs(moved) + inherited, xt[1] + new
-            e = _sum_in_order(a, b, s[VALUE], e, off, s[SUM], c)
+            e = sum_in_order(a, b, s[VALUE], e, off, s[SUM], c)
         s[INNER] = e
     else:
         s[INNER] = inherited + new
-        grown = _tree_growth(table[here, DEPTH], s[HIGH_SPAN], here + 2.0, c)
+        grown = tree_growth(table[here, DEPTH], s[HIGH_SPAN], here + 2.0, c)
         both = np.expm1(rho) * (1.0 + grown) + grown
         e = s[INNER] * (1.0 + both) + s[SIZE] * both
     _read_state(s, e, c)
@@ -166,8 +179,8 @@ def push(s, lt, wt, xt, c, table, here):
 def _read_state(s, e, c):
     """S_t = exp(c_t + e_t): the exponent rounded, then exp's own error."""
     top = abs(s[VALUE]) + e
-    length = _length(top, 0.0)
-    own = c[EXP0] + c[EXP1] * length * (1.0 + c[U])
-    off = np.expm1(c[U] * length + _floor(c))
+    size = length(top, 0.0)
+    own = c[EXP0] + c[EXP1] * size * (1.0 + c[U])
+    off = np.expm1(c[U] * size + floor(c))
     s[ERROR] = e + top * (off * (1.0 + own) + own) + c[ETA]
     s[PEAK] = raised(s[LASTING], abs(s[VALUE]) + s[ERROR])

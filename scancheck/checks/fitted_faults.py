@@ -93,9 +93,11 @@ def _first_wrong_chunk(report: CaseReport, chunk: int) -> slice | None:
     if name not in report.metrics:
         return None
     wrong = time_first(report, name, report.metrics[name].wrong)
+    if not wrong.any():  # where it is empty too
+        return None
     tokens = wrong.reshape(wrong.shape[0], -1).any(axis=1)
     first = int(np.argmax(tokens)) // chunk
-    if not tokens.any() or first == 0:
+    if first == 0:
         return None
     return slice(first * chunk, (first + 1) * chunk)
 

@@ -55,12 +55,19 @@ def _told(job: Job) -> str:
 
 
 def _plain_lines(console: "Console") -> OnJob:
-    """Prints a line every tenth of the way."""
+    """Prints a line every tenth of the way, with the time left at the same pace."""
     started = time.monotonic()
+    known: list[int] = []  # jobs that an earlier run had done
 
     def moved(done: int, total: int, job: Job, rows: list[Row]) -> None:
+        if not known:
+            known.append(done - 1)
         if done == total or done * LINES // total > (done - 1) * LINES // total:
             seconds = time.monotonic() - started
-            console.print(f"measured {done} of {total} cases, {seconds:.0f} s")
+            left = seconds * (total - done) / (done - known[0])
+            console.print(
+                f"measured {done} of {total} cases, {seconds:.0f} s, "
+                f"about {left:.0f} s left"
+            )
 
     return moved

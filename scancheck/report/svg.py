@@ -20,6 +20,7 @@ _ON_PAGE = {
     **{colour: f"var(--series-{n})" for n, colour in enumerate(SERIES, start=1)},
 }
 _SETTINGS: Any = {
+    "font.sans-serif": ["DejaVu Sans", "sans-serif"],
     "svg.fonttype": "none",
     "font.family": "sans-serif",
     "font.size": 9.0,
@@ -48,6 +49,10 @@ class Drawn:
     svg: str  # an <svg> element with alternative text
     note: str = ""  # what to see in it
     legend: tuple[tuple[int, str, str], ...] = ()  # series from 1, marker, label
+
+
+_PLACE = re.compile(r' d="[^"]*"|translate\([^)]*\)| [xy]="[^"]*"')
+_FINER = re.compile(r"(\.\d\d)\d+")
 
 
 @contextmanager
@@ -85,4 +90,7 @@ def to_svg(figure: "Figure", alt: str) -> str:
     text = re.sub(r' xmlns(:xlink)?="[^"]*"| version="1.1"', "", text)
     text = text.replace("xlink:href", "href")
     text = re.sub(r"\n\s*", "\n", text)
+    # A hundredth of a point is not seen; six decimals are a tenth of the page.
+    text = re.sub(r' transform="rotate\(-0 [^)]*\)"', "", text)
+    text = _PLACE.sub(lambda place: _FINER.sub(r"\1", place[0]), text)
     return text.replace("<svg ", f'<svg role="img" aria-label="{escape(alt)}" ', 1)

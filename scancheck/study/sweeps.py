@@ -85,9 +85,9 @@ SWEEPS = {
         ),
         lengths=(64, 256, 1024, 2048, 4096, 16384, 65536),
         growth_recipes=("unit_decay", "gaussian_slow", "mixed_time_scales"),
-        growth_seeds=2,
+        growth_seeds=1,
         gradient_steps=(512, 8192, 65536),
-        gradient_chunks=(16, 64, 256),
+        gradient_chunks=(16, 256),
         gradient_recipes=("gaussian_slow", "mixed_time_scales"),
         hazard_steps=1024,
         hazard_varied=("fp32", "bf16"),
@@ -96,7 +96,7 @@ SWEEPS = {
                 steps=2048, chains=16, chunks=(16, 64, 256, 1024), plain_chunks=()
             ),
             RegimeSize(
-                steps=65536, chains=8, chunks=(16, 64, 256, 1024), plain_chunks=()
+                steps=65536, chains=4, chunks=(16, 64, 256, 1024), plain_chunks=()
             ),
         ),
         regime_variants=VARIANTS,

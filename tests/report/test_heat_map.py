@@ -1,6 +1,7 @@
 """Heat maps can be read: by number, by colour, and by what is said in their place."""
 
 import math
+import re
 from collections.abc import Callable
 
 import pytest
@@ -65,6 +66,9 @@ def test_one_map_a_variant_with_every_cell(made_up: MakeRow) -> None:
         assert "1.8e-3 in chunks of 16, 7.0e-3 in chunks of 64" in map_.svg
         assert ">1.8e-3<" in map_.svg
         assert ">7.0e-3<" in map_.svg
+        # Six decimals in every place would be much of the page's size.
+        assert re.search(r' d="[^"]*\.\d', map_.svg)
+        assert not re.search(r' (?:d|x|y)="[^"]*\.\d{3}', map_.svg)
     assert heat_maps(rows, "selective_scan") == []
 
 

@@ -1,6 +1,7 @@
 """What is seen while a study runs."""
 
 import io
+import re
 
 from rich.console import Console
 
@@ -34,6 +35,8 @@ def test_plain_lines_where_there_is_no_terminal() -> None:
     assert len(lines) == 10
     assert lines[0].startswith("measured 25 of 250 cases, ")
     assert lines[-1].startswith("measured 250 of 250 cases, ")
+    assert all(re.search(r" s, about \d+ s left$", line) for line in lines)
+    assert lines[-1].endswith("about 0 s left")
     assert len(shown(Console(file=io.StringIO()), 3).splitlines()) == 3
 
 

@@ -57,6 +57,48 @@ def gradients(
     }
 
 
+def reverse_mode(
+    m: Machine,
+    p: Program,
+    log: Array,
+    x: Array,
+    s: Array,
+    bars: Any,
+    *,
+    split: bool = False,
+) -> dict[str, Array]:
+    """Reverse mode through the form `full`, as automatic differentiation goes.
+
+    `split`: real numbers, which are summed once for each sign.
+    """
+    sums, (sign, run) = _full_sums(m, p, log, x, s)
+    forward = sign * m.exp(m.add(sums, run))
+    ybar = bars[0].copy()
+    ybar[-1] = m.add(ybar[-1], bars[1])
+    read = m.mul(forward, ybar)
+    q = m.add(m.log(np.abs(read)), -run)[::-1]
+    # Logarithms carry the signs of what they stand for.
+    signs = (np.sign(read) * sign)[::-1]
+    zero = np.zeros_like(s)[None]
+    items = np.concatenate((s[None], x))
+    # The items' own logarithms, k_0 .. k_T.
+    own = m.add(m.log(np.abs(items)), -np.concatenate((zero, sums)))
+    own[0] = m.log(np.abs(s))
+    kbar = np.zeros_like(items)
+    for part in (1.0, -1.0) if split else (None,):
+        here, logs = signs, q
+        if part is not None:
+            here, logs = np.ones_like(q), np.where(signs == part, q, -np.inf)
+        rows = _running_log_sums(m, list(zip(here, logs, strict=True)), tree=p.tree)
+        late, total = (np.array(column)[::-1] for column in zip(*rows, strict=True))
+        late, total = (np.concatenate((v[:1], v)) for v in (late, total))
+        found = late * np.sign(items) * m.exp(m.add(total, own))
+        kbar = m.add(kbar, found if part is None else part * found)
+    xbar = m.rounded(m.operand(kbar) / m.operand(items))
+    gates = running_sums(m, m.add(read, -kbar[1:])[::-1], tree=p.tree)[::-1]
+    return {"h": forward, "g": gates, "b": xbar[1:], "initial_state": xbar[0]}
+
+
 def _added(m: Machine, terms: list[Array], *, upwards: bool) -> Array:
     terms = terms if upwards else terms[::-1]
     total = terms[0]
@@ -140,21 +182,34 @@ def _plus(m: Machine, left: Any, right: Any) -> tuple[Array, Array]:
 
 def _full(m: Machine, p: Program, log: Array, x: Array, s: Array) -> Array:
     """Signed running log-sums of log|x_j| - c_j over the whole length."""
+    sums, (sign, run) = _full_sums(m, p, log, x, s)
+    states: Array = sign * m.exp(m.add(sums, run))
+    return states
+
+
+def _full_sums(
+    m: Machine, p: Program, log: Array, x: Array, s: Array
+) -> tuple[Array, tuple[Array, Array]]:
+    """c_1 .. c_T, and sign and logarithm of the running sums at 1 .. T."""
     sums = running_sums(m, log, tree=p.tree)
     first = m.log(np.abs(s))[None]
     logs = np.concatenate((first, m.add(m.log(np.abs(x)), -sums)))
     items = list(zip(np.sign(np.concatenate((s[None], x))), logs, strict=True))
+    items = _running_log_sums(m, items, tree=p.tree)[1:]
+    sign, run = (np.array(column) for column in zip(*items, strict=True))
+    return sums, (sign, run)
+
+
+def _running_log_sums(m: Machine, items: list[Any], *, tree: bool) -> list[Any]:
     reach = 1
-    while reach < len(items) if p.tree else False:
+    while reach < len(items) if tree else False:
         grown = [_log_sum(m, a, b) for a, b in zip(items, items[reach:], strict=False)]
         items = items[:reach] + grown
         reach *= 2
-    if not p.tree:
+    if not tree:
         for t in range(1, len(items)):
             items[t] = _log_sum(m, items[t - 1], items[t])
-    return np.array([
-        sign * m.exp(m.add(c, k)) for c, (sign, k) in zip(sums, items[1:], strict=True)
-    ])  # fmt: skip
+    return items
 
 
 def _log_sum(m: Machine, left: Any, right: Any) -> tuple[Array, Array]:
