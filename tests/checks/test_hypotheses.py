@@ -167,6 +167,17 @@ def test_last_chunks_of_any_length_are_understood(
     assert found == [found[0]] * 3
 
 
+def test_a_wrong_state_without_a_token_breaks_nothing(bench: Any) -> None:
+    """An empty sequence, whose final state is off by one bit, has no chunk to fit."""
+
+    def call(a: Tensor, b: Tensor, initial_state: Tensor) -> Any:
+        return b.clone(), initial_state * (1.0 + 2.0**-23)
+
+    report = bench.report(call, bench.case(T=0, initial_state=True))
+    assert report.metrics["final_state"].wrong.any()
+    assert explain(report, [16]) is None
+
+
 @pytest.mark.parametrize(("factor", "words"), [(0.97, "0.97 "), (1.25, "1.25 ")])
 def test_the_factor_of_a_wrong_decay_is_told(
     bench: Any, factor: float, words: str
