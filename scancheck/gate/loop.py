@@ -319,6 +319,8 @@ class Judging:
             parts += ["--contract", format_contract(self.contract)]
         if self.gradients:
             parts.append("--gradients")
+        if (device := self.kernel.devices[0]) != "cpu":
+            parts += ["--device", device]
         for name in sorted(self.require):
             parts += ["--require", name]
         parts += ["--seed", str(self.seed)]
