@@ -14,7 +14,7 @@ from scancheck.runner.serving import KernelInterrupt
 from scancheck.verdict import Verdict
 
 # Imported once, by the server that the processes are forked from.
-PRELOADED = "scancheck.campaign.worker"
+PRELOADED = ("scancheck.campaign.worker", "scancheck.registry")
 
 
 class KernelProcess:

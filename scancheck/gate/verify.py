@@ -15,6 +15,7 @@ from scancheck.kernel import Kernel
 from scancheck.record import RunRecord, to_json, write_json
 from scancheck.registry import loader, resolve_target
 from scancheck.runner.device import device_for
+from scancheck.runner.execute import check_not_lost
 from scancheck.runner.own_process import in_own_process
 
 
@@ -39,8 +40,9 @@ def verify(
     that must be judged, "empty" (T = 0 and B = 0) or "range" (RANGE counts as red).
     `case_id` judges that case of the run alone. `device` is cpu, cuda or cuda:N, by
     default the kernel's first; on CUDA a kernel that is given by name runs in a process
-    of its own. Raises CaseInvalid for a request that makes no sense and
-    KernelUnavailable for a kernel or a device that is not to be had here.
+    of its own. Raises CaseInvalid for a request that makes no sense, KernelUnavailable
+    for a kernel or a device that is not to be had here, and DeviceLost for one that an
+    earlier fault has left unusable.
     """
     (kernel,) = resolve_target(target, op)
     used_device = device_for(kernel, device)
@@ -78,12 +80,15 @@ def _where_it_runs(
 ) -> AbstractContextManager[Kernel]:
     """The kernel as it is to be executed: on CUDA, if it can be, in its own process.
 
-    After a fault there the device is lost to the process in which the kernel ran.
+    A fault there loses the device for the process in which the kernel ran. An object of
+    the caller's may depend on what the caller has set up, so it runs in this one.
+    Raises DeviceLost where that has lost the device already.
     """
     (device,) = kernel.devices
-    if device == "cpu" or not isinstance(target, str):
-        return nullcontext(kernel)
-    return in_own_process(kernel, loader(target, op, device))
+    if device != "cpu" and isinstance(target, str):
+        return in_own_process(kernel, loader(target, op, device))
+    check_not_lost(device)
+    return nullcontext(kernel)
 
 
 def _judged(run: Judging, case_id: str | None, on_case: Progress | None) -> RunRecord:

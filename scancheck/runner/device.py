@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-
 from typing import Any
 
 import torch

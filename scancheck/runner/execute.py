@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from scancheck.bridge import bits_differ, from_torch, to_torch
-from scancheck.errors import CaseInvalid
+from scancheck.errors import CaseInvalid, DeviceLost
 from scancheck.formats import FloatArray
 from scancheck.kernel import Kernel
 from scancheck.ops.normal_form import Op, spec_of
@@ -41,6 +41,9 @@ from scancheck.runner.signature import accepted_parameters
 
 _GRADIENT_RUNS = 2
 _RANDOM_SEED = 0
+
+# What has left a device unusable for this process, by the device's name.
+_faults: dict[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +108,9 @@ def execute(
             while backward[-1].problem is None and len(backward) < _repeats(runs):
                 backward.append(_backward(call, cotangents))
     every = forward + backward
+    for run in every:
+        if run.lost and run.problem is not None:
+            _faults.setdefault(str(device), f"{kernel.name}: {run.problem.message}")
     first = backward[0] if backward else _Run()
     return Outcome(
         outputs=forward[0].values,
@@ -119,11 +125,26 @@ def execute(
     )
 
 
+def check_not_lost(device: str) -> None:
+    """Raises DeviceLost where this process cannot use the device any more."""
+    if is_lost(torch.device(device)):
+        raise DeviceLost(_loss(device))
+
+
 def _after_loss(device: torch.device) -> Outcome:
     """What comes of a call that cannot be made any more."""
-    message = f"was not called: an earlier fault has left {device} unusable"
+    message = f"was not called: {_loss(str(device))}"
     problem = Problem(kind="device_error", message=message)
     return Outcome(problem=problem, device_lost=True)
+
+
+def _loss(device: str) -> str:
+    """What has become of a device, and what to do."""
+    cause = _faults.get(device, "a CUDA error that no kernel of this run has made")
+    return (
+        f"{device} is lost to this process since {cause}; start another, or name the "
+        "kernel as package.module:callable, so that it runs in a process of its own"
+    )
 
 
 def _repeats(runs: int) -> int:

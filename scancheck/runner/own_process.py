@@ -23,7 +23,7 @@ from scancheck.runner.serving import Answer, KernelInterrupt
 
 Loader = Callable[[], Kernel]  # picklable: called again in each process
 # Imported once, by the server that the processes are forked from.
-_PRELOADED = "scancheck.registry"
+_PRELOADED = ("scancheck.registry", "scancheck.runner.own_process")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,20 +7,24 @@ that all are forked from, where the platform has one.
 import multiprocessing
 import re
 import signal
+import sys
 import sysconfig
 import tempfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
-from threading import Event
+from threading import Event, Lock
 from time import monotonic
+from types import ModuleType
 from typing import Any, Literal
 
 from scancheck.errors import CaseInvalid, ScancheckError
 from scancheck.runner.serving import Prepare, serve
 
-# Compiled code is loaded or made when it is first needed.
-STARTING_S = 120.0
+# Compiled code is made when it is first needed, and loaded in each further process.
+STARTING_S, RESTARTING_S = 120.0, 10.0
 GRACE_S = 5.0  # after which a process that does not end itself is killed
 POLL_S = 0.1
 LOG_BYTES = 20_000  # of what a dead process left, its last ones
@@ -31,6 +35,7 @@ CALLING = re.compile(r'File "[^"]*runner[\\/]attempt\.py", line \d+ in attempt')
 TIMEOUT = re.compile(r"^Timeout \(", re.MULTILINE)
 FRAME = re.compile(r'^  File "([^"]*)", line (\d+) in (\S+)', re.MULTILINE)
 _HARNESS = str(Path(__file__).parent)
+_STARTING = Lock()
 
 
 class Stopped(Exception):
@@ -55,7 +60,7 @@ class AnsweringProcess:
         self,
         prepare: Prepare,
         *,
-        preload: str,
+        preload: tuple[str, ...],
         threads: int = 1,
         stop: Event | None = None,
     ) -> None:
@@ -66,7 +71,7 @@ class AnsweringProcess:
         self._context = _context(preload)
         self._process: Any = None
         self._connection: Connection | None = None
-        self._starting_s = 0.0
+        self._starting_s = STARTING_S
 
     def ask(self, question: object, seconds: float) -> Any:
         """The answer, for which the process has so long.
@@ -81,6 +86,7 @@ class AnsweringProcess:
             self._start()
         assert self._connection is not None
         allowed = seconds + self._starting_s
+        self._starting_s = 0.0
         try:
             self._connection.send((question, allowed))
             answer, usable = self._answer(allowed)
@@ -92,7 +98,6 @@ class AnsweringProcess:
         except KeyboardInterrupt:
             self._kill()  # its answer would be taken for that of the next question
             raise
-        self._starting_s = 0.0
         if not usable:
             self._kill()
         if isinstance(answer, BaseException):
@@ -117,7 +122,8 @@ class AnsweringProcess:
             args=(theirs, self._prepare, self._log, self._threads),
             daemon=True,
         )
-        self._process.start()
+        with _main_module_left_out(self._prepare):
+            self._process.start()
         theirs.close()
         try:
             failed = self._answer(STARTING_S)
@@ -131,7 +137,6 @@ class AnsweringProcess:
         if isinstance(failed, ScancheckError):
             self._kill()
             raise failed
-        self._starting_s = STARTING_S
 
     def _answer(self, seconds: float) -> Any:
         assert self._connection is not None
@@ -169,6 +174,7 @@ class AnsweringProcess:
                 self._process.kill()
                 self._process.join()
             self._process = None
+            self._starting_s = RESTARTING_S
 
 
 def allowed_s(limit_s: float, steps: int) -> float:
@@ -176,14 +182,33 @@ def allowed_s(limit_s: float, steps: int) -> float:
     return limit_s * max(1.0, steps / PLAIN_STEPS)
 
 
-def _context(preload: str) -> Any:
+def _context(preload: tuple[str, ...]) -> Any:
     """Forked from a server that has everything imported, else made from nothing."""
     methods = multiprocessing.get_all_start_methods()
     if "forkserver" not in methods:
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([preload])
+    context.set_forkserver_preload(list(preload))
     return context
+
+
+@contextmanager
+def _main_module_left_out(prepare: Prepare) -> Iterator[None]:
+    """Within, a process that starts does not import the main module first.
+
+    A script without `if __name__ == "__main__"` would run again there, and an
+    interactive session has nothing to import. What lives in it needs it, though.
+    """
+    if b"__main__" in bytes(ForkingPickler.dumps(prepare)):
+        yield
+        return
+    with _STARTING:
+        main = sys.modules["__main__"]
+        sys.modules["__main__"] = ModuleType("__main__")
+        try:
+            yield
+        finally:
+            sys.modules["__main__"] = main
 
 
 def _exit(code: int | None) -> str:
