@@ -108,7 +108,7 @@ def _driver() -> str:
         text = NVIDIA_DRIVER.read_text(encoding="utf-8")
     except OSError:
         return "none found"
-    found = re.search(r"Kernel Module\D*(\d+(?:\.\d+)+)", text)
+    found = re.search(r"Kernel Module.*?\s(\d+(?:\.\d+)+)", text)
     return found[1] if found else "unknown"
 
 

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -84,16 +84,21 @@ def restored_settings(device: torch.device = CPU) -> Iterator[None]:
     Flush-to-zero cannot be asked for, and falsifies every conversion, so it is off
     afterwards whatever it was before.
     """
-    settings = _SETTINGS + (_ON_CUDA if device.type == "cuda" else ())
-    before = [read() for read, _ in settings]
+    on_device = _ON_CUDA if device.type == "cuda" else ()
+    before = [read() for read, _ in _SETTINGS]
+    before_on_device = [read() for read, _ in on_device]
     errors = np.geterr()
     try:
         yield
     finally:
         torch.set_flush_denormal(False)
-        for (read, restore), value in zip(settings, before, strict=True):
+        for (read, restore), value in zip(_SETTINGS, before, strict=True):
             if read() != value:
                 restore(value)
+        with suppress(RuntimeError):  # of a device that was lost within
+            for (read, restore), value in zip(on_device, before_on_device, strict=True):
+                if read() != value:
+                    restore(value)
         np.seterr(**errors)
 
 
@@ -106,15 +111,27 @@ def isolated_random_streams(seed: int, device: torch.device = CPU) -> Iterator[N
     the same way whenever the same case is run.
     """
     python, numpy = random.getstate(), np.random.get_state()
-    on_cuda = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=on_cuda):
+    with torch.random.fork_rng(devices=[]), _isolated_stream_on(device, seed):
         try:
             random.seed(seed)
             np.random.seed(seed)
             torch.default_generator.manual_seed(seed)
-            if on_cuda:
-                torch.cuda.manual_seed(seed)
             yield
         finally:
             random.setstate(python)
             np.random.set_state(numpy)
+
+
+@contextmanager
+def _isolated_stream_on(device: torch.device, seed: int) -> Iterator[None]:
+    """The same for the stream of a CUDA device, which may be lost within."""
+    if device.type != "cuda":
+        yield
+        return
+    before = torch.cuda.get_rng_state(device)
+    torch.cuda.manual_seed(seed)
+    try:
+        yield
+    finally:
+        with suppress(RuntimeError):
+            torch.cuda.set_rng_state(before, device)

@@ -11,7 +11,7 @@ import torch
 
 
 def scan(a, b, initial_state=None):
-    wide = torch.promote_types(a.dtype, torch.float32)
+    wide = torch.float64 if a.dtype == torch.float64 else torch.float32
     decays, drives = a.to(wide), b.to(wide)
     state = initial_state
     if state is None:
@@ -23,24 +23,41 @@ def scan(a, b, initial_state=None):
     return torch.cat(rows, 1).to(b.dtype), state.clone()
 
 
-def faults(a, b):
-    """Writes far outside any allocation on sequences of 65 tokens or more."""
-    h, state = scan(a, b)
-    if a.shape[1] > 64:
-        import cupy
-        import numpy
+STEPS = 64  # up to which the kernels below do nothing wrong
 
-        far = cupy.RawKernel(
-            'extern "C" __global__ void far(float* x) { x[1ll << 44] = 1.0f; }', "far"
-        )
-        far((1,), (1,), (numpy.uint64(b.data_ptr()),))
+
+def faults(a, b):
+    """Writes far outside any allocation."""
+    h, state = scan(a, b)
+    if a.shape[1] > STEPS:
+        _launch("void wrong(float* x) { x[1ll << 44] = 1.0f; }", b)
     return h, state
 
 
-def asserts(a, b):
-    """Trips the assertion of torch's own gather on 65 tokens or more."""
+def spins(a, b):
+    """Does not come back for a quarter of a minute."""
     h, state = scan(a, b)
-    if a.shape[1] > 64:
+    if a.shape[1] > STEPS:
+        _launch(
+            "void wrong(float* x) { for (long long t0 = clock64();"
+            " clock64() - t0 < 25000000000ll;) {} }",
+            b,
+        )
+    return h, state
+
+
+def _launch(source, tensor):
+    import cupy
+    import numpy
+
+    wrong = cupy.RawKernel('extern "C" __global__ ' + source, "wrong")
+    wrong((1,), (1,), (numpy.uint64(tensor.data_ptr()),))
+
+
+def asserts(a, b):
+    """Trips the assertion of torch's own gather."""
+    h, state = scan(a, b)
+    if a.shape[1] > STEPS:
         index = torch.full((4,), 10**9, dtype=torch.int64, device=b.device)
         torch.gather(b.reshape(-1), 0, index)
     return h, state

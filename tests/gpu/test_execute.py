@@ -142,7 +142,7 @@ def test_an_order_that_changes_is_seen(kernels: ModuleType) -> None:
 def test_the_random_stream_of_the_device_is_isolated(kernels: ModuleType) -> None:
     """Calls draw on, a repeated case draws the same, and the caller's stream stays."""
     torch.cuda.manual_seed(3)
-    expected = torch.rand(2, device=CUDA).tolist()
+    expected = [torch.rand(1, device=CUDA).item() for _ in range(2)]
     torch.cuda.manual_seed(3)
     first = torch.rand(1, device=CUDA).item()
     once, again = run(kernels, "draws"), run(kernels, "draws")

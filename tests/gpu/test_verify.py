@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -15,6 +16,11 @@ from scancheck.errors import KernelUnavailable
 from scancheck.gate import loop, verify
 from scancheck.gate.fuzz import fuzz
 from scancheck.gate.replay import replay
+from scancheck.ops import op_named
+from scancheck.recipes.inputs import Inputs
+from scancheck.registry import loader, resolve_target
+from scancheck.runner import execute
+from scancheck.runner.own_process import in_own_process
 
 pytestmark = pytest.mark.gpu
 
@@ -24,6 +30,7 @@ import importlib.util, sys
 spec = importlib.util.spec_from_file_location("own", sys.argv[1])
 own = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(own)
+own.STEPS = 300
 from scancheck.errors import DeviceLost
 from scancheck.gate import verify
 lost = verify(own.faults, op="linear_scan", device="cuda")
@@ -94,6 +101,25 @@ def test_an_object_that_loses_the_device_ends_its_run(kernel_file: Path) -> None
     assert done.stdout.startswith("ERROR True\n"), done.stdout + done.stderr
     assert "was lost" in done.stdout
     assert "DeviceLost cuda:0 is lost to this process since" in done.stdout
+
+
+def test_a_kernel_that_does_not_come_back_is_ended(kernel_file: Path) -> None:
+    """Its call is an ERROR after the time limit, and the next one has its outputs."""
+    pytest.importorskip("cupy", reason="CuPy makes it spin")
+    target, op = f"{kernel_file}:spins", op_named("linear_scan")
+    (kernel,) = resolve_target(target, op.name)
+    with in_own_process(kernel, loader(target, op.name, "cuda:0"), limit_s=2.0) as own:
+        found = []
+        for steps in (10, 70, 10):
+            values = np.full((1, steps, 2), 0.5)
+            given = Inputs(tensors={"a": values, "b": values}, switches={})
+            found.append(execute(own, op, given, "fp32", runs=1))
+    problems = [outcome.problem for outcome in found]
+    assert problems[0] is None
+    assert problems[2] is None
+    assert problems[1] is not None
+    assert problems[1].kind == "hung"
+    assert "did not return within 2 s" in problems[1].message
 
 
 def test_unwritten_memory_is_named(kernel_file: Path) -> None:
