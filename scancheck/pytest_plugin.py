@@ -204,7 +204,7 @@ def _judged(
     arguments |= {
         "profile": _setting(config, "profile", arguments.get("profile")),
         "seed": _setting(config, "seed", arguments.get("seed")),
-        "device": _setting(config, "device", arguments.get("device")) or None,
+        "device": _device(config, arguments.get("device")),
     }
     if case is not None:
         arguments["case_id"] = case
@@ -255,6 +255,18 @@ def _setting(config: pytest.Config, name: str, given: Any = None) -> Any:
     if option is not None:
         return option
     return config.getini(f"scancheck_{name}") if given is None else given
+
+
+def _device(config: pytest.Config, given: str | None) -> str | None:
+    """The effective device: `cuda` is one after the other for workers of xdist."""
+    device = _setting(config, "device", given) or None
+    worker = getattr(config, "workerinput", {}).get("workerid", "")
+    if device != "cuda" or not worker.removeprefix("gw").isdecimal():
+        return device
+    import torch
+
+    count = torch.cuda.device_count()
+    return f"cuda:{int(worker.removeprefix('gw')) % count}" if count else device
 
 
 def _required(

@@ -317,6 +317,24 @@ def test_device_comes_from_the_option_the_marker_or_the_ini_file(
     assert [call["device"] for call in calls(suite)] == ["cpu", "cpu"]
 
 
+def test_workers_share_the_devices(suite: pytest.Pytester) -> None:
+    """Under pytest-xdist `cuda` is the next device for each worker."""
+    cuda = "types.SimpleNamespace(device_count=lambda: 2)"
+    torch = f"sys.modules['torch'] = types.SimpleNamespace(cuda={cuda})"
+    suite.makeconftest(f"{STAND_IN}\n{torch}\n")
+    suite.makepyfile(
+        test_suite="""
+        import pytest
+
+        @pytest.mark.parametrize("number", range(6))
+        def test_it(verify, number):
+            verify(lambda: {}, op="linear_scan")
+        """
+    )
+    run(suite, "-n", "2", "--scancheck-device=cuda").assert_outcomes(passed=6)
+    assert {call["device"] for call in calls(suite)} == {"cuda:0", "cuda:1"}
+
+
 def test_lost_device_is_no_skip(suite: pytest.Pytester) -> None:
     """A device that an earlier kernel has made unusable fails the test."""
     suite.makepyfile(

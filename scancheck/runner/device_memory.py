@@ -27,8 +27,13 @@ class _Bytes:
 
 
 def fill_free_memory(device: torch.device, byte: int) -> None:
-    """Fills all memory that torch's allocator holds free on the device."""
+    """Fills all memory that torch's own allocator holds free on the device.
+
+    Another one that was chosen for it (PYTORCH_CUDA_ALLOC_CONF) tells of none.
+    """
     cuda: Any = torch.cuda
+    if cuda.get_allocator_backend() != "native":
+        return
     for address, size in free_blocks(cuda.memory_snapshot(), device.index):
         torch.as_tensor(_Bytes(address, size), device=device).fill_(byte)
 
