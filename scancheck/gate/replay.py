@@ -14,7 +14,7 @@ from scancheck.campaign.save import plain_finding
 from scancheck.campaign.trial import FALSE_ALARM_RATE
 from scancheck.contract import Contract, format_contract
 from scancheck.environment import describe
-from scancheck.errors import CaseInvalid
+from scancheck.errors import CaseInvalid, KernelUnavailable
 from scancheck.gate.verify import Result
 from scancheck.kernel import Kernel
 from scancheck.record import Finding, RunRecord, finite_or_none
@@ -37,7 +37,7 @@ def replay(
     `target` defaults to the registered kernel that the file names; code of the user's
     own has to be named, so that no file can choose what is run. A kernel that is given
     by name runs in a process of its own, an object in this one. `device` defaults to
-    the one on which the kernel failed. Raises
+    the kind on which the kernel failed. Raises
     RecordUnreadable for a file that is no finding, CaseInvalid where a target is
     needed or does not fit.
     """
@@ -52,7 +52,7 @@ def replay(
                 + shlex.join(["scancheck", "replay", str(path), target])
             )
     (kernel,) = resolve_target(target, stored.case.op)
-    used_device = device_for(kernel, device or _stored_device(stored))
+    used_device = _device(kernel, stored, device)
     started = time.monotonic()
     if isinstance(target, str):
         load = loader(target, stored.case.op, used_device)
@@ -66,10 +66,18 @@ def replay(
     return Result(changed(record, device=used_device, device_asked=device is not None))
 
 
-def _stored_device(stored: StoredFinding) -> str | None:
-    """The device of the campaign; None where the file does not tell it."""
-    device = stored.campaign.get("device")
-    return device if isinstance(device, str) else None
+def _device(kernel: Kernel, stored: StoredFinding, asked: str | None) -> str:
+    """The device asked for, or one of the kind that the campaign had."""
+    before = stored.campaign.get("device")
+    kind = before.partition(":")[0] if isinstance(before, str) else None
+    if asked is not None or kind not in ("cpu", "cuda"):
+        return device_for(kernel, asked)
+    try:
+        return device_for(kernel, kind)
+    except KernelUnavailable as error:
+        raise KernelUnavailable(
+            f"{error}; the kernel failed on {before}, and --device judges it elsewhere"
+        ) from None
 
 
 def _record(
