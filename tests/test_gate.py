@@ -653,3 +653,27 @@ def test_the_record_names_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = judged(right, device="cpu").record
     assert (asked.device, asked.device_asked) == ("cpu", True)
     assert "--device" not in asked.replay
+
+
+@pytest.mark.parametrize("when", ["forward", "with gradients", "backward"])
+def test_a_device_that_fails_is_an_error_in_every_call(
+    monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """It is not taken for a kernel without gradients, nor for a wrong one."""
+    at_most(monkeypatch, 20)
+
+    def no_memory(*_: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 TiB.")
+
+    def call(a: Tensor, b: Tensor) -> Outputs:
+        if when == "forward" or (when == "with gradients" and a.requires_grad):
+            no_memory()
+        outputs = right(a, b)
+        if when == "backward" and a.requires_grad:
+            outputs[0].register_hook(no_memory)
+        return outputs
+
+    record = judged(call, gradients=True).record
+    assert record.verdict == "ERROR"
+    assert {f.verdict for f in record.findings if f.check == "call"} == {"ERROR"}
+    assert all("CUDA out of memory" in f.reason for f in record.findings)
