@@ -1,11 +1,14 @@
-"""Memory that torch's CUDA allocator holds free, and its filling.
+"""Memory that the CUDA allocators of torch and CuPy hold free, and its filling.
 
-The allocator keeps freed blocks, splits and joins them, and hands out the smallest that
-is large enough, as it is (c10/cuda/CUDACachingAllocator.cpp). So every free block is
-filled, wherever it comes from; only memory that is new from the driver is not.
+torch's keeps freed blocks, splits and joins them, and hands out the smallest that is
+large enough, as it is (c10/cuda/CUDACachingAllocator.cpp). So every free block is
+filled, wherever it comes from; only memory that is new from the driver is not. CuPy's
+does not tell its free blocks, so some of the sizes that are expected are filled.
 """
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -36,6 +39,17 @@ def fill_free_memory(device: torch.device, byte: int) -> None:
         return
     for address, size in free_blocks(cuda.memory_snapshot(), device.index):
         torch.as_tensor(_Bytes(address, size), device=device).fill_(byte)
+
+
+def fill_cupy_memory(sizes: Iterable[int], device: torch.device, byte: int) -> None:
+    """Fills and frees blocks of these sizes in CuPy's pool, where CuPy is in use."""
+    cupy: Any = sys.modules.get("cupy")
+    if cupy is None:
+        return
+    with suppress(RuntimeError), cupy.cuda.Device(device.index):  # of another CUDA
+        blocks = [(cupy.cuda.alloc(size), size) for size in sizes if size > 0]
+        for block, size in blocks:
+            block.memset(byte, size)
 
 
 def free_blocks(

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from scancheck.runner.device import CPU
-from scancheck.runner.device_memory import fill_free_memory
+from scancheck.runner.device_memory import fill_cupy_memory, fill_free_memory
 
 _NAN_BYTE = 0xFF
 _COPIES = 4  # outputs share the freed blocks with a kernel's own temporaries
@@ -62,10 +62,12 @@ def poison_freed_memory(sizes: Iterable[int], device: torch.device = CPU) -> Non
     Allocators that keep freed blocks hand them out again as they are. On a CUDA device
     all that torch's allocator holds free is filled.
     """
-    blocks = [unwritten_bytes(size, device) for size in sizes for _ in range(_COPIES)]
+    wanted = [size for size in sizes for _ in range(_COPIES)]
+    blocks = [unwritten_bytes(size, device) for size in wanted]
     del blocks
     if device.type == "cuda":
         fill_free_memory(device, _byte.get())
+        fill_cupy_memory(wanted, device, _byte.get())
 
 
 @contextmanager

@@ -84,6 +84,17 @@ def test_unwritten_outputs_are_nan(kernels: ModuleType, steps: int) -> None:
     assert not nothing.outputs["h"].any()
 
 
+def test_memory_of_cupy_is_nan(kernels: ModuleType) -> None:
+    """Its pool hands out other blocks than torch's, also such as held results."""
+    cupy = pytest.importorskip("cupy", reason="needs CuPy")
+    held = [cupy.ones(2 * 40 * 5, dtype=cupy.float32) for _ in range(3)]
+    del held
+    for _ in range(2):
+        nothing = run(kernels, "stale_of_cupy")
+        assert np.isnan(nothing.outputs["h"]).all()
+        assert np.isnan(nothing.outputs["final_state"]).all()
+
+
 def test_what_an_earlier_call_left_is_not_found(kernels: ModuleType) -> None:
     """A right result in a freed block does not pass for one that was written."""
     assert run(kernels, "scan").problem is None
