@@ -5,6 +5,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
+import torch
+
 from scancheck.formats import FloatArray
 from scancheck.kernel import Kernel
 from scancheck.ops import op_named
@@ -48,7 +50,9 @@ def in_own_process(
     outcome of one call, an ERROR; the next call gets a fresh process. Raises
     CaseInvalid where the kernel cannot be loaded there.
     """
-    process = AnsweringProcess(partial(_prepare, load), preload=_PRELOADED)
+    process = AnsweringProcess(
+        partial(_prepare, load), preload=_PRELOADED, threads=torch.get_num_threads()
+    )
     try:
         process.start()
         yield replace(kernel, elsewhere=partial(_execute, process, limit_s))

@@ -71,7 +71,8 @@ class AnsweringProcess:
         self._context = _context(preload)
         self._process: Any = None
         self._connection: Connection | None = None
-        self._starting_s = STARTING_S
+        self._fresh_s = STARTING_S  # given to a process for its first answer
+        self._starting_s = 0.0
 
     def ask(self, question: object, seconds: float) -> Any:
         """The answer, for which the process has so long.
@@ -98,6 +99,7 @@ class AnsweringProcess:
         except KeyboardInterrupt:
             self._kill()  # its answer would be taken for that of the next question
             raise
+        self._fresh_s = RESTARTING_S
         if not usable:
             self._kill()
         if isinstance(answer, BaseException):
@@ -137,6 +139,7 @@ class AnsweringProcess:
         if isinstance(failed, ScancheckError):
             self._kill()
             raise failed
+        self._starting_s = self._fresh_s
 
     def _answer(self, seconds: float) -> Any:
         assert self._connection is not None
@@ -160,6 +163,7 @@ class AnsweringProcess:
         place = _place(log)
         in_kernel = "File" not in log or CALLING.search(log) is not None
         if hung or TIMEOUT.search(log) is not None:
+            self._fresh_s = RESTARTING_S
             message = f"did not return within {seconds:g} s{place}"
             return Ended("hung", message, in_kernel=in_kernel)
         message = f"ended its process, {_exit(code)}{place}"
@@ -174,7 +178,6 @@ class AnsweringProcess:
                 self._process.kill()
                 self._process.join()
             self._process = None
-            self._starting_s = RESTARTING_S
 
 
 def allowed_s(limit_s: float, steps: int) -> float:
