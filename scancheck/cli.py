@@ -20,6 +20,7 @@ from scancheck.errors import (
 )
 from scancheck.fuzz_commands import (
     ContractOption,
+    DeviceOption,
     DtypeOption,
     GradientsOption,
     OpOption,
@@ -77,6 +78,7 @@ def verify(
         str, typer.Option("--profile", metavar="quick|full", help="How much to try.")
     ] = "quick",
     gradients: GradientsOption = False,
+    device: DeviceOption = None,
     require: Annotated[
         list[str] | None,
         typer.Option(
@@ -122,6 +124,7 @@ def verify(
             require=require or (),
             seed=seed,
             case_id=case,
+            device=device,
             on_case=on_case,
         )
     # The text is shown even where the file cannot be written, and the other way round:

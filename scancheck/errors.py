@@ -16,6 +16,10 @@ class KernelUnavailable(ScancheckError):
     """The kernel exists, but cannot run here (package, version or device missing)."""
 
 
+class DeviceLost(ScancheckError):
+    """An earlier fault has left a device unusable for this process."""
+
+
 class KernelFailed(ScancheckError):
     """A kernel raised, hung or returned something of the wrong shape or dtype."""
 

@@ -43,6 +43,14 @@ ContractOption = Annotated[
 GradientsOption = Annotated[
     bool, typer.Option("--gradients", help="Demand and judge gradients too.")
 ]
+DeviceOption = Annotated[
+    str | None,
+    typer.Option(
+        "--device",
+        metavar="cpu|cuda[:N]",
+        help="Where it runs; default: cpu, or where a registered kernel runs alone.",
+    ),
+]
 TracebackOption = Annotated[
     bool,
     typer.Option("--traceback", help="Show where an internal failure came from."),
@@ -65,6 +73,7 @@ def fuzz(
         int, typer.Option("--seed", help="The same seed draws the same cases.")
     ] = 0,
     gradients: GradientsOption = False,
+    device: DeviceOption = None,
     profile: Annotated[
         str,
         typer.Option(
@@ -114,6 +123,7 @@ def fuzz(
             cases=cases,
             seconds=seconds,
             case_limit_s=duration("--case-time", case_time),
+            device=device,
             output=output,
             on_progress=on_progress,
         )
@@ -144,6 +154,14 @@ def replay(
             help="After which a kernel counts as hung; more beyond 4096 tokens.",
         ),
     ] = "30s",
+    device: Annotated[
+        str | None,
+        typer.Option(
+            "--device",
+            metavar="cpu|cuda[:N]",
+            help="Where it runs; default: where it failed.",
+        ),
+    ] = None,
     json_path: Annotated[
         Path | None,
         typer.Option("--json", metavar="PATH", help="Keep the whole verdict there."),
@@ -158,7 +176,7 @@ def replay(
     if json_path is not None and (problem := unwritable(json_path)):
         raise CaseInvalid(f"--json {json_path}: {problem}")
     limit = duration("--case-time", case_time)
-    result = judge_again(file, target, case_limit_s=limit)
+    result = judge_again(file, target, case_limit_s=limit, device=device)
     if json_path is not None:
         write_json(to_json(result.record), json_path)
     _tell(result)

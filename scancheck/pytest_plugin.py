@@ -30,6 +30,7 @@ MARKER_KEYS = (
     "require",
     "profile",
     "seed",
+    "device",
 )
 # As --scancheck-require: a kernel that cannot run here fails instead of being skipped.
 AVAILABLE = "available"
@@ -50,6 +51,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=None,
         metavar="N",
         help="seed of the cases (ini: scancheck_seed; default: 0)",
+    )
+    group.addoption(
+        "--scancheck-device",
+        default=None,
+        metavar="cpu|cuda[:N]",
+        help="where kernels run (ini: scancheck_device; default: the kernel's own)",
     )
     group.addoption(
         "--scancheck-require",
@@ -84,6 +91,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     parser.addini("scancheck_profile", "how much to try", "string", "quick")
     parser.addini("scancheck_seed", "seed of the cases", "int", 0)
+    parser.addini("scancheck_device", "where kernels run", "string", "")
     parser.addini("scancheck_require", "what must be judged", "args", [])
     parser.addini("scancheck_rows", "file of results, JSON lines", "string", "")
     parser.addini("scancheck_xfails", "file of expected failures", "string", "")
@@ -115,6 +123,7 @@ def pytest_report_header(config: pytest.Config) -> str:
     told = {
         "profile": _setting(config, "profile"),
         "seed": _setting(config, "seed"),
+        "device": _setting(config, "device"),
         "require": ",".join(_setting(config, "require")),
         "rows": _setting(config, "rows"),
         "xfails": _setting(config, "xfails"),
@@ -146,9 +155,9 @@ def verify(request: pytest.FixtureRequest) -> "Callable[..., Result]":
     """Judges a kernel as `scancheck.verify` does; fails the test unless it passes.
 
     Takes the arguments of `scancheck.verify`; those that are left out come from the
-    test's `scan` marker. Command line, marker and ini keys decide on profile and seed
-    in this order. Gives the result back, raises AssertionError when it is no pass, and
-    skips the test when the kernel cannot run here.
+    test's `scan` marker. Command line, marker and ini keys decide on profile, seed and
+    device in this order. Gives the result back, raises AssertionError when it is no
+    pass, and skips the test when the kernel cannot run here.
     """
     return _judge_for(request)
 
@@ -183,7 +192,7 @@ def _judged(
 ) -> "Result":
     """The passed result; every other outcome ends the test in its own way."""
     __tracebackhide__ = True
-    from scancheck.errors import CaseInvalid, KernelUnavailable
+    from scancheck.errors import CaseInvalid, DeviceLost, KernelUnavailable
     from scancheck.gate import verify
     from scancheck.record import to_json
 
@@ -195,6 +204,7 @@ def _judged(
     arguments |= {
         "profile": _setting(config, "profile", arguments.get("profile")),
         "seed": _setting(config, "seed", arguments.get("seed")),
+        "device": _device(config, arguments.get("device")),
     }
     if case is not None:
         arguments["case_id"] = case
@@ -202,7 +212,7 @@ def _judged(
     try:
         arguments["require"] = _required(config, kernel, arguments)
         result = verify(kernel, **arguments)
-    except (CaseInvalid, KernelUnavailable) as error:
+    except (CaseInvalid, DeviceLost, KernelUnavailable) as error:
         refusal = error
     if result is None:  # outside the handler, so that no traceback is chained
         text = str(refusal)
@@ -245,6 +255,18 @@ def _setting(config: pytest.Config, name: str, given: Any = None) -> Any:
     if option is not None:
         return option
     return config.getini(f"scancheck_{name}") if given is None else given
+
+
+def _device(config: pytest.Config, given: str | None) -> str | None:
+    """The effective device: `cuda` is one after the other for workers of xdist."""
+    device = _setting(config, "device", given) or None
+    worker = getattr(config, "workerinput", {}).get("workerid", "")
+    if device != "cuda" or not worker.removeprefix("gw").isdecimal():
+        return device
+    import torch
+
+    count = torch.cuda.device_count()
+    return f"cuda:{int(worker.removeprefix('gw')) % count}" if count else device
 
 
 def _required(

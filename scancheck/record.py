@@ -66,6 +66,8 @@ class RunRecord:
     range_cases: tuple[str, ...] = ()
     uncertified_cases: tuple[str, ...] = ()
     findings: tuple[Finding, ...] = field(default=())
+    device: str = "cpu"  # or cuda:N
+    device_asked: bool = False  # whether the request named it
 
 
 def to_json(record: RunRecord) -> dict[str, Any]:

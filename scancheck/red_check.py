@@ -1,5 +1,6 @@
 """A check that failed, and the finding that tells of it."""
 
+import re
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -13,6 +14,9 @@ from scancheck.ops import op_named
 from scancheck.recipes.catalog import profile_of
 from scancheck.record import Finding
 from scancheck.verdict import Check
+
+# In what kernels raise for tensors on the CPU, or where no driver is.
+ASKS_FOR_A_GPU = re.compile(r"cuda|triton|nvidia|\bgpu", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +44,7 @@ def finding_of(
         place=_place_json(diagnosis.place),
         cause=diagnosis.cause,
         reason=f"{check.reason}. Likely cause: {diagnosis.reason}",
-        advice=diagnosis.advice,
+        advice=_on_a_gpu(item) or diagnosis.advice,
         case=case_to_json(report.case),
         case_id=report.case.id,
         file=None,
@@ -52,6 +56,16 @@ def finding_of(
         profile=profile_of(report.case.recipe),
         steps=_steps_json(item),
     )
+
+
+def _on_a_gpu(item: RedCheck) -> str | None:
+    """What to try where a kernel that was called on the CPU asks for a GPU."""
+    problem = item.report.outcome.problem
+    if item.check.check != "call" or problem is None or problem.kind != "raised":
+        return None
+    on_cpu = item.kernel.devices[0] == "cpu"
+    asks = ASKS_FOR_A_GPU.search(problem.message) is not None
+    return "judge it where it runs, with --device cuda" if on_cpu and asks else None
 
 
 def _steps_json(item: RedCheck) -> dict[str, Any] | None:

@@ -6,6 +6,7 @@ Python the callable itself. What it names may also be a `Kernel`, with its contr
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from scancheck.adapters.catalog import adapters
@@ -40,6 +41,20 @@ def resolve_target(
     if found.unavailable is not None:
         raise KernelUnavailable(f"{found.name} cannot run here: {found.unavailable}")
     return (found,)
+
+
+def loader(
+    target: str | Kernel | Callable[..., Any], op: str | None, device: str
+) -> Callable[[], Kernel]:
+    """What gives the kernel again in another process, on that device alone."""
+    return partial(_loaded, target, op, device)
+
+
+def _loaded(
+    target: str | Kernel | Callable[..., Any], op: str | None, device: str
+) -> Kernel:
+    (kernel,) = resolve_target(target, op)
+    return replace(kernel, devices=(device,))
 
 
 def _found(target: str | Kernel | Callable[..., Any], op: str | None) -> Kernel:

@@ -176,6 +176,14 @@ MISTAKES = [
     pytest.param(
         ("k.py:positional", *LINEAR), "by position only", id="positional-arguments"
     ),
+    (
+        ("k.py:scan", *LINEAR, "--device", "gpu"),
+        "--device: expected cpu, cuda or cuda:N; got 'gpu'",
+    ),
+    (
+        ("model.linear_scan.sequential.plain", "--device", "cuda"),
+        "--device: model.linear_scan.sequential.plain runs on cpu; got cuda",
+    ),
 ]
 
 
@@ -269,6 +277,23 @@ def test_kernel_that_cannot_run_here_is_exit_4(
         "scancheck: k.py:elsewhere cannot run here: no such device\n"
     )
     assert kept()["verdict"] == "UNAVAILABLE"
+
+
+def test_device_that_is_not_here_is_exit_4(
+    run: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reason in one line, for each command that runs a kernel."""
+    monkeypatch.setattr(
+        "scancheck.runner.device.why_no_cuda", lambda: "torch is built without CUDA"
+    )
+    for command in (
+        ("verify", "k.py:scan", *LINEAR),
+        ("fuzz", "k.py:scan", *LINEAR, "--cases", "1"),
+    ):
+        assert run(*command, "--device", "cuda:1") == 4
+        assert capsys.readouterr().err.endswith(
+            "scancheck: k.py:scan cannot run on cuda:1: torch is built without CUDA\n"
+        )
 
 
 @pytest.fixture

@@ -5,9 +5,10 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 
-from scancheck import __version__
+from scancheck import __version__, environment
 from scancheck.environment import PACKAGES, describe
 
 ROOT = Path(__file__).parents[1]
@@ -45,3 +46,31 @@ def test_description_loads_no_torch() -> None:
         "assert describe() == full\n"
     )
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
+
+
+def test_driver_and_cupy_are_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The driver's version from Linux, CuPy's with the CUDA that it is for."""
+    assert {"cupy", "cuda_device", "cuda_driver", "cuda"} <= set(describe(full=True))
+    version = tmp_path / "version"
+    monkeypatch.setattr(environment, "NVIDIA_DRIVER", version)
+    assert describe(full=True)["cuda_driver"] == "none found"
+    version.write_text(
+        "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release\n"
+        "GCC version:  gcc version 12.3.0\n"
+    )
+    assert describe(full=True)["cuda_driver"] == "580.95.05"
+
+
+def test_precision_set_by_its_newer_name_is_told() -> None:
+    """torch then refuses to tell it by the older one, which is no failure."""
+    backends = torch.backends
+    if not hasattr(backends, "fp32_precision"):
+        pytest.skip("needs torch 2.9")
+    before = backends.cuda.matmul.fp32_precision
+    backends.cuda.matmul.fp32_precision = "tf32"
+    try:
+        assert describe()["torch_float32_matmul"] == "set by fp32_precision"
+    finally:
+        backends.cuda.matmul.fp32_precision = before

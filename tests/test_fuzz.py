@@ -6,17 +6,19 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace as replaced
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from scancheck.campaign.finding_file import read_finding
-from scancheck.errors import CaseInvalid
+from scancheck.campaign.finding_file import read_finding, write_finding
+from scancheck.errors import CaseInvalid, KernelUnavailable
 from scancheck.fuzz_commands import duration
 from scancheck.gate.fuzz import fuzz
 from scancheck.gate.replay import replay
 from scancheck.recipes.catalog import RECIPES
+from scancheck.runner.device import why_no_cuda
 
 pytest_plugins = ["pytester"]
 
@@ -92,6 +94,25 @@ def test_a_finding_is_replayed_in_a_fresh_process_elsewhere(
     right = command("replay", file, CORRECT, cwd=tmp_path)
     assert right.returncode == 0, right.stderr
     assert "no longer fails" in right.stdout
+
+
+def test_a_finding_is_replayed_where_it_failed(
+    campaign: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    """On a device of that kind, whatever its number, or on the one that is named."""
+    _, record = campaign
+    stored = read_finding(Path(record["findings"][0]["file"]))
+    assert stored.campaign["device"] == record["device"] == "cpu"
+    file = tmp_path / "of_a_gpu.safetensors"
+    write_finding(replaced(stored, campaign={"device": "cuda:7"}), file)
+    if why_no_cuda() is not None:
+        with pytest.raises(
+            KernelUnavailable, match=r"on cuda: .*failed on cuda:7, and"
+        ):
+            replay(file)
+    again = replay(file, device="cpu").record
+    assert (again.verdict, again.device, again.device_asked) == ("FAIL", "cpu", True)
+    assert again.replay.endswith(" --device cpu")
 
 
 def test_the_same_seed_finds_the_same(

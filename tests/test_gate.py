@@ -11,10 +11,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from scancheck.errors import CaseInvalid, KernelUnavailable
+from scancheck.errors import CaseInvalid, DeviceLost, KernelUnavailable
 from scancheck.gate import Result, verify
 from scancheck.kernel import Kernel
 from scancheck.record import to_json
+from scancheck.runner import execute
 
 Outputs = tuple[Tensor, Tensor]
 
@@ -40,6 +41,11 @@ def right(a: Tensor, b: Tensor, initial_state: Tensor | None = None) -> Outputs:
 def judged(call: Callable[..., Any], **options: Any) -> Result:
     """The result of the quick profile."""
     return verify(call, op="linear_scan", **options)
+
+
+def from_cuda(a: Tensor, b: Tensor) -> Tensor:
+    """A kernel of a GPU alone, as it complains of tensors on the CPU."""
+    raise RuntimeError("Expected u.is_cuda() to be true, but got false.")
 
 
 def causes(result: Result) -> set[str]:
@@ -605,3 +611,69 @@ def test_selective_scan_lists_what_a_kernel_lacks() -> None:
         *(f"input {name}: not a parameter of the kernel" for name in lacking),
         "output last_state: not returned by the kernel",
     )
+
+
+def test_a_kernel_of_a_gpu_is_sent_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it raises on the CPU leads to the option, not to a look at its code."""
+    at_most(monkeypatch, 20)
+    (finding,) = judged(from_cuda).record.findings
+    assert "--device cuda" in finding.advice
+
+
+def test_a_lost_device_ends_the_run_of_an_object(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What was judged before is kept, the rest is told; the next run is refused."""
+    lost: list[bool] = []
+    monkeypatch.setitem(execute.__globals__, "is_lost", lambda device: bool(lost))
+
+    def faults(a: Tensor, b: Tensor) -> Outputs:
+        if b.shape[1] > 300:
+            lost.append(True)
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+        return right(a, b)
+
+    result = judged(faults)
+    record = result.record
+    assert record.verdict == "ERROR"
+    assert record.counts["PASS"] > 0
+    assert record.counts["ERROR"] == 1
+    (finding,) = record.findings
+    assert finding.cause == "call"
+    assert "an illegal memory access" in finding.reason
+    assert any("cpu was lost" in note for note in record.not_judged)
+    with pytest.raises(DeviceLost, match=r"faults: raised RuntimeError: CUDA error"):
+        judged(right)
+
+
+def test_the_record_names_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device that was asked for, or the kernel's own, and none beside the CPU."""
+    at_most(monkeypatch, 20)
+    assert judged(right).record.device == "cpu"
+    asked = judged(right, device="cpu").record
+    assert (asked.device, asked.device_asked) == ("cpu", True)
+    assert "--device" not in asked.replay
+
+
+@pytest.mark.parametrize("when", ["forward", "with gradients", "backward"])
+def test_a_device_that_fails_is_an_error_in_every_call(
+    monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """It is not taken for a kernel without gradients, nor for a wrong one."""
+    at_most(monkeypatch, 20)
+
+    def no_memory(*_: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 TiB.")
+
+    def call(a: Tensor, b: Tensor) -> Outputs:
+        if when == "forward" or (when == "with gradients" and a.requires_grad):
+            no_memory()
+        outputs = right(a, b)
+        if when == "backward" and a.requires_grad:
+            outputs[0].register_hook(no_memory)
+        return outputs
+
+    record = judged(call, gradients=True).record
+    assert record.verdict == "ERROR"
+    assert {f.verdict for f in record.findings if f.check == "call"} == {"ERROR"}
+    assert all("CUDA out of memory" in f.reason for f in record.findings)

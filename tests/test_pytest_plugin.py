@@ -26,7 +26,7 @@ import json
 import sys
 import types
 
-from scancheck.errors import CaseInvalid, KernelUnavailable
+from scancheck.errors import CaseInvalid, DeviceLost, KernelUnavailable
 from scancheck.record import Finding, RunRecord
 
 FINDING = dict(
@@ -58,6 +58,8 @@ def verify(target, **arguments):
     changes = dict(target())
     if "unavailable" in changes:
         raise KernelUnavailable(changes["unavailable"])
+    if "lost" in changes:
+        raise DeviceLost(changes["lost"])
     if "invalid" in changes:
         raise CaseInvalid(changes["invalid"])
     if arguments.get("case_id", "case-1") != "case-1":
@@ -286,6 +288,64 @@ UNAVAILABLE = """
 def test_it(verify):
     verify(lambda: {"unavailable": "no such device"}, op="linear_scan")
 """
+
+
+def test_device_comes_from_the_option_the_marker_or_the_ini_file(
+    suite: pytest.Pytester,
+) -> None:
+    """In this order, and the header tells it; without one the kernel's own is taken."""
+    suite.makepyfile(
+        test_suite="""
+        import pytest
+
+        def test_plain(verify):
+            verify(lambda: {}, op="linear_scan")
+
+        @pytest.mark.scan(op="linear_scan", device="cuda:1")
+        def test_marked(verify):
+            verify(lambda: {})
+        """
+    )
+    run(suite)
+    assert [call["device"] for call in calls(suite)] == [None, "cuda:1"]
+    Path(suite.path, "calls.jsonl").unlink()
+    suite.makeini("[pytest]\nscancheck_device = cuda")
+    run(suite).stdout.fnmatch_lines("scancheck: *device=cuda*")
+    assert [call["device"] for call in calls(suite)] == ["cuda", "cuda:1"]
+    Path(suite.path, "calls.jsonl").unlink()
+    run(suite, "--scancheck-device=cpu")
+    assert [call["device"] for call in calls(suite)] == ["cpu", "cpu"]
+
+
+def test_workers_share_the_devices(suite: pytest.Pytester) -> None:
+    """Under pytest-xdist `cuda` is the next device for each worker."""
+    cuda = "types.SimpleNamespace(device_count=lambda: 2)"
+    torch = f"sys.modules['torch'] = types.SimpleNamespace(cuda={cuda})"
+    suite.makeconftest(f"{STAND_IN}\n{torch}\n")
+    suite.makepyfile(
+        test_suite="""
+        import pytest
+
+        @pytest.mark.parametrize("number", range(6))
+        def test_it(verify, number):
+            verify(lambda: {}, op="linear_scan")
+        """
+    )
+    run(suite, "-n", "2", "--scancheck-device=cuda").assert_outcomes(passed=6)
+    assert {call["device"] for call in calls(suite)} == {"cuda:0", "cuda:1"}
+
+
+def test_lost_device_is_no_skip(suite: pytest.Pytester) -> None:
+    """A device that an earlier kernel has made unusable fails the test."""
+    suite.makepyfile(
+        test_suite="""
+        def test_it(verify):
+            verify(lambda: {"lost": "cuda:0 is lost"}, op="linear_scan")
+        """
+    )
+    result = run(suite)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines("*cuda:0 is lost*")
 
 
 def test_kernel_that_cannot_run_here_is_skipped(suite: pytest.Pytester) -> None:

@@ -35,7 +35,7 @@ def scan(
 
 def local_state(sums: Tensor, drives: Tensor, token: int) -> Tensor:
     """What a chunk's own tokens leave at one of them."""
-    seen = torch.arange(sums.shape[2]) <= token
+    seen = torch.arange(sums.shape[2], device=sums.device) <= token
     mask = seen.to(sums.dtype).reshape(-1, *(1,) * (sums.ndim - 3))
     weights = (sums[:, :, token, None] - sums).exp() * mask
     return (weights * drives).sum(2)

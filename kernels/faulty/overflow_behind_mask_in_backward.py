@@ -29,7 +29,7 @@ def scan(logs: Tensor, drive: Tensor, initial_state: Tensor) -> tuple[Tensor, Te
 
 def local_state(sums: Tensor, drives: Tensor, token: int) -> Tensor:
     """What a chunk's own tokens leave at one of them."""
-    seen = torch.arange(sums.shape[2]) <= token
+    seen = torch.arange(sums.shape[2], device=sums.device) <= token
     seen = seen.reshape(-1, *(1,) * (sums.ndim - 3))
     weights = (sums[:, :, token, None] - sums).exp()
     return (torch.where(seen, weights, 0.0) * drives).sum(2)

@@ -126,6 +126,7 @@ def model(
         gradients=True,
         layouts=LAYOUTS[op],
         edge_sizes=True,
+        devices=("cpu",),
     )
 
 

@@ -79,4 +79,5 @@ def jax_associative_scan() -> Kernel:
         dtypes=("fp32", "fp64"),
         gradients=True,
         unavailable=unavailable(),
+        devices=("cpu",),
     )

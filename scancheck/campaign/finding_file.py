@@ -50,7 +50,7 @@ class StoredFinding:
     cotangents: dict[str, FloatArray] | None
     finding: Finding
     key: str  # findings with the same key have the same cause
-    campaign: dict[str, Any]  # seed, profile and the case as it was drawn
+    campaign: dict[str, Any]  # seed, profile, device and the case as it was drawn
     environment: dict[str, str]
     scancheck: str = __version__
 

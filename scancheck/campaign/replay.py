@@ -5,7 +5,8 @@ from threading import Event
 
 from scancheck.campaign.executor import KernelProcess
 from scancheck.campaign.finding_file import StoredFinding
-from scancheck.campaign.trial import Judged, Loader, Trial
+from scancheck.campaign.trial import Judged, Trial
+from scancheck.runner.own_process import Loader
 from scancheck.verdict import RED
 
 

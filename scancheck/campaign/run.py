@@ -8,16 +8,18 @@ from itertools import count
 from threading import Event, Lock, Thread
 from time import monotonic
 
-from scancheck.campaign.executor import KernelProcess, Stopped
+from scancheck.campaign.executor import KernelProcess
 from scancheck.campaign.judging import both_pass
 from scancheck.campaign.save import Saver, plain_finding, save
 from scancheck.campaign.shrink import shrunk
 from scancheck.campaign.stream import ROUND, Domain, run_round
-from scancheck.campaign.trial import CASE_LIMIT_S, Failure, Judged, Loader, Trial
+from scancheck.campaign.trial import Failure, Judged, Trial
 from scancheck.contract import Contract
 from scancheck.diagnosis import VAGUE
 from scancheck.errors import CaseInvalid
 from scancheck.record import Finding
+from scancheck.runner.own_process import Loader
+from scancheck.runner.process import CASE_LIMIT_S, Stopped
 from scancheck.verdict import RED, Verdict
 
 MOST_WORKERS = 8

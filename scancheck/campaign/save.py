@@ -32,6 +32,7 @@ class Saver:
     contract: Contract
     seed: int
     profile: str
+    device: str  # cpu or cuda:N
 
     def path_of(self, trial: Trial, failure: Failure) -> Path:
         """The file of a cause that was first met on this trial."""
@@ -137,6 +138,7 @@ def _campaign(saver: Saver, drawn: Trial) -> dict[str, Any]:
     return {
         "seed": saver.seed,
         "profile": saver.profile,
+        "device": saver.device,
         "drawn": case_to_json(drawn.case),
         "drawn_id": drawn.case.id,
     }

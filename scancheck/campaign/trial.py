@@ -1,24 +1,18 @@
 """What a campaign asks a kernel's process to judge, and what comes back."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from scancheck.case import Case
 from scancheck.formats import FloatArray
-from scancheck.kernel import Kernel
 from scancheck.ops import op_named
 from scancheck.recipes.inputs import Inputs
 from scancheck.record import Finding
 from scancheck.verdict import Verdict
 
-Loader = Callable[[], Kernel]  # picklable: called again in each process
-
 # Elements that share p, fixed so that a case is judged alike in a short campaign, a
 # long one and a replay; 2**40 of them make lambda a sixth larger than 2**20 would.
 ELEMENTS = 2**40
 FALSE_ALARM_RATE = 1e-6
-PLAIN_STEPS = 4096  # tokens; a kernel that loops over more may take longer
-CASE_LIMIT_S = 30.0  # after which a kernel counts as hung, up to PLAIN_STEPS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,11 +26,9 @@ class Trial:
     in_full: bool = False  # whether the finding and the tensors are wanted too
 
 
-def allowed_s(limit_s: float, trial: Trial) -> float:
-    """Seconds for a trial: the limit, and in proportion for more than PLAIN_STEPS."""
-    sizes = dict(trial.case.sizes)
-    steps = sizes[op_named(trial.case.op).time_axis]
-    return limit_s * max(1.0, steps / PLAIN_STEPS)
+def steps_of(trial: Trial) -> int:
+    """Tokens of the trial's case."""
+    return dict(trial.case.sizes)[op_named(trial.case.op).time_axis]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,15 +1,14 @@
 """`scancheck.fuzz`: a campaign against one target, and its record."""
 
 import shlex
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from scancheck.campaign.run import OnProgress, Plan, Progress, run_campaign
 from scancheck.campaign.save import Saver, writable_folder
 from scancheck.campaign.stream import LONGEST, domain_of
-from scancheck.campaign.trial import CASE_LIMIT_S, FALSE_ALARM_RATE
+from scancheck.campaign.trial import FALSE_ALARM_RATE
 from scancheck.checks.influence import parts_of
 from scancheck.contract import Contract, format_contract, parse_contract
 from scancheck.environment import describe
@@ -19,8 +18,10 @@ from scancheck.gate.verify import Result
 from scancheck.kernel import Kernel
 from scancheck.ops import op_named
 from scancheck.record import RunRecord, finite_or_none, to_json, write_json
-from scancheck.registry import resolve_target
+from scancheck.registry import loader, resolve_target
 from scancheck.runner import accepted_parameters, required_parameters
+from scancheck.runner.device import device_for
+from scancheck.runner.process import CASE_LIMIT_S
 from scancheck.verdict import EXIT_HARNESS, exit_code, run_label, worst_verdict
 
 RECORD = "run.json"
@@ -39,6 +40,7 @@ def fuzz(
     seconds: float | None = None,
     case_limit_s: float = CASE_LIMIT_S,
     workers: int | None = None,
+    device: str | None = None,
     output: str | Path,
     on_progress: OnProgress | None = None,
 ) -> Result:
@@ -47,10 +49,12 @@ def fuzz(
     The kernel runs in processes of its own and is loaded there again by its name, so a
     `Kernel` must be one that can be pickled. Each cause found is shrunk and saved as a
     file in the folder `output`, and the run's record as run.json. The same arguments
-    judge the same cases. Raises CaseInvalid for a request that makes no sense and
+    judge the same cases. `device` is cpu, cuda or cuda:N, by default the kernel's
+    first. Raises CaseInvalid for a request that makes no sense and
     KernelUnavailable for a kernel that cannot run here.
     """
     (kernel,) = resolve_target(target, op)
+    used_device = device_for(kernel, device)
     declared = contract is not None or kernel.contract is not None
     if isinstance(contract, str):
         contract = parse_contract(contract)
@@ -81,9 +85,10 @@ def fuzz(
         contract=used,
         seed=seed,
         profile=profile,
+        device=used_device,
     )
     plan = Plan(
-        load=loader(target, op),
+        load=loader(target, op, used_device),
         contract=used,
         domain=domain,
         seed=seed,
@@ -93,21 +98,12 @@ def fuzz(
         workers=workers,
     )
     progress = run_campaign(plan, saver, on_progress)
-    record = _record(plan, saver, declared, accepted, progress)
+    record = replace(
+        _record(plan, saver, declared, accepted, progress),
+        device_asked=device is not None,
+    )
     write_json(to_json(record), saver.folder / RECORD)
     return Result(record)
-
-
-def loader(
-    target: str | Kernel | Callable[..., Any], op: str | None
-) -> Callable[[], Kernel]:
-    """What gives the kernel again in another process."""
-    return partial(_load, target, op)
-
-
-def _load(target: str | Kernel | Callable[..., Any], op: str | None) -> Kernel:
-    (kernel,) = resolve_target(target, op)
-    return kernel
 
 
 def _check(
@@ -168,6 +164,7 @@ def _record(
         contract=format_contract(plan.contract),
         contract_declared=declared,
         gradients=domain.gradients,
+        device=saver.device,
         counts={v: progress.counts[v] for v in sorted(progress.counts)},
         vacuous=progress.vacuous,
         elements=progress.elements,
@@ -194,6 +191,8 @@ def _command(plan: Plan, saver: Saver, declared: bool, progress: Progress) -> st
         parts += ["--contract", format_contract(plan.contract)]
     if domain.gradients:
         parts.append("--gradients")
+    if saver.device != "cpu":
+        parts += ["--device", saver.device]
     count = plan.cases or max(1, progress.cases + progress.outside)
     parts += ["--seed", str(plan.seed), "--cases", str(count)]
     return shlex.join([*parts, "-o", str(saver.folder)])

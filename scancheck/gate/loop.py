@@ -34,7 +34,7 @@ Progress = Callable[[int, int, CaseReport], None]
 
 # What may come of a call without tokens that the kernel does not promise; an empty
 # output that needs no graph is no failure to differentiate either.
-RAISED = ("raised", "backward_raised", "not_differentiable")
+RAISED = ("raised", "backward_raised", "not_differentiable", "device_error")
 LAYOUTS = ("keys=grouped", "keys=constant")  # what a signature cannot show
 FALSE_ALARM_RATE = 1e-6  # p of semantics.md, per run
 
@@ -138,9 +138,24 @@ class Judging:
                 done += 1
                 if on_case is not None:
                     on_case(done, total, report)
+                if self._is_over(report):
+                    self._tell_loss(total - done)
+                    return
             self._relations([case for _, case in chosen], request)
         self.whole = case_id is None
         self._required()
+
+    def _is_over(self, report: CaseReport) -> bool:
+        """Whether this process has lost the device that the kernel runs on."""
+        return report.outcome.device_lost and self.kernel.elsewhere is None
+
+    def _tell_loss(self, left: int) -> None:
+        self.whole = False
+        self.tally.not_judged.append(
+            f"{left} cases: {self.kernel.devices[0]} was lost; a kernel that is named "
+            "as package.module:callable or path/file.py:callable runs in a process of "
+            "its own"
+        )
 
     def _cases(self, dtype: str) -> list[Case]:
         """The plan of one dtype; inputs without a default are always passed.
@@ -187,7 +202,8 @@ class Judging:
         kind = kinds[index % len(kinds)] if self.gradients else None
         report = check_case(self.kernel, case, request, cotangent_kind=kind)
         problem = report.outcome.problem
-        if is_empty(self.op, case) and problem is not None and problem.kind in RAISED:
+        raised = problem is not None and problem.kind in RAISED
+        if is_empty(self.op, case) and raised and not report.outcome.device_lost:
             promised = self.kernel.edge_sizes or "empty" in self.require
             if not promised:
                 sizes = dict(case.sizes)
@@ -319,6 +335,8 @@ class Judging:
             parts += ["--contract", format_contract(self.contract)]
         if self.gradients:
             parts.append("--gradients")
+        if (device := self.kernel.devices[0]) != "cpu":
+            parts += ["--device", device]
         for name in sorted(self.require):
             parts += ["--require", name]
         parts += ["--seed", str(self.seed)]

@@ -7,19 +7,20 @@ from dataclasses import replace as changed
 from pathlib import Path
 from typing import Any
 
-from scancheck.campaign.finding_file import read_finding
+from scancheck.campaign.finding_file import StoredFinding, read_finding
 from scancheck.campaign.judging import Judge
 from scancheck.campaign.replay import Replayed, replay_finding, trial_of
 from scancheck.campaign.save import plain_finding
-from scancheck.campaign.trial import CASE_LIMIT_S, FALSE_ALARM_RATE
+from scancheck.campaign.trial import FALSE_ALARM_RATE
 from scancheck.contract import Contract, format_contract
 from scancheck.environment import describe
-from scancheck.errors import CaseInvalid
-from scancheck.gate.fuzz import loader
+from scancheck.errors import CaseInvalid, KernelUnavailable
 from scancheck.gate.verify import Result
 from scancheck.kernel import Kernel
 from scancheck.record import Finding, RunRecord, finite_or_none
-from scancheck.registry import resolve_target
+from scancheck.registry import loader, resolve_target
+from scancheck.runner.device import device_for
+from scancheck.runner.process import CASE_LIMIT_S
 from scancheck.verdict import exit_code, run_label, worst_verdict
 
 
@@ -28,13 +29,15 @@ def replay(
     target: str | Kernel | Callable[..., Any] | None = None,
     *,
     case_limit_s: float = CASE_LIMIT_S,
+    device: str | None = None,
 ) -> Result:
     """Judges the tensors of a finding again: red while it fails, a pass once it does
     not.
 
     `target` defaults to the registered kernel that the file names; code of the user's
     own has to be named, so that no file can choose what is run. A kernel that is given
-    by name runs in a process of its own, an object in this one. Raises
+    by name runs in a process of its own, an object in this one. `device` defaults to
+    the kind on which the kernel failed. Raises
     RecordUnreadable for a file that is no finding, CaseInvalid where a target is
     needed or does not fit.
     """
@@ -49,18 +52,40 @@ def replay(
                 + shlex.join(["scancheck", "replay", str(path), target])
             )
     (kernel,) = resolve_target(target, stored.case.op)
+    used_device = _device(kernel, stored, device)
     started = time.monotonic()
     if isinstance(target, str):
-        load = loader(target, stored.case.op)
+        load = loader(target, stored.case.op, used_device)
         replayed = replay_finding(stored, load, case_limit_s=case_limit_s)
     else:
-        judge = Judge(kernel, stored.contract, gradients=stored.gradients)
+        here = changed(kernel, devices=(used_device,))
+        judge = Judge(here, stored.contract, gradients=stored.gradients)
         replayed = Replayed(stored=stored, judged=judge.judge(trial_of(stored)))
-    return Result(_record(path, kernel, replayed, time.monotonic() - started))
+    seconds = time.monotonic() - started
+    record = _record(path, kernel, replayed, seconds, device)
+    return Result(changed(record, device=used_device, device_asked=device is not None))
+
+
+def _device(kernel: Kernel, stored: StoredFinding, asked: str | None) -> str:
+    """The device asked for, or one of the kind that the campaign had."""
+    before = stored.campaign.get("device")
+    kind = before.partition(":")[0] if isinstance(before, str) else None
+    if asked is not None or kind not in ("cpu", "cuda"):
+        return device_for(kernel, asked)
+    try:
+        return device_for(kernel, kind)
+    except KernelUnavailable as error:
+        raise KernelUnavailable(
+            f"{error}; the kernel failed on {before}, and --device judges it elsewhere"
+        ) from None
 
 
 def _record(
-    path: Path, kernel: Kernel, replayed: Replayed, seconds: float
+    path: Path,
+    kernel: Kernel,
+    replayed: Replayed,
+    seconds: float,
+    device: str | None,
 ) -> RunRecord:
     stored, judged = replayed.stored, replayed.judged
     verdicts = [judged.verdict] if judged.verdict is not None else []
@@ -69,6 +94,8 @@ def _record(
     command = ["scancheck", "replay", str(path)]
     if kernel.name != stored.target or ":" in kernel.name:
         command.append(kernel.name)
+    if device is not None:
+        command += ["--device", device]
     again = shlex.join(command)
     profile, seed = stored.campaign.get("profile"), stored.campaign.get("seed")
     told = f"{stored.case.id}: {judged.reason}"

@@ -2,6 +2,8 @@
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,10 @@ from scancheck.formats import FORMATS
 from scancheck.gate.loop import Judging, Progress
 from scancheck.kernel import Kernel
 from scancheck.record import RunRecord, to_json, write_json
-from scancheck.registry import resolve_target
+from scancheck.registry import loader, resolve_target
+from scancheck.runner.device import device_for
+from scancheck.runner.execute import check_not_lost
+from scancheck.runner.own_process import in_own_process
 
 
 def verify(
@@ -25,6 +30,7 @@ def verify(
     require: Iterable[str] = (),
     seed: int = 0,
     case_id: str | None = None,
+    device: str | None = None,
     json_path: str | Path | None = None,
     on_case: Progress | None = None,
 ) -> "Result":
@@ -32,10 +38,15 @@ def verify(
 
     `dtypes` defaults to what the kernel declares; `require` names inputs or outputs
     that must be judged, "empty" (T = 0 and B = 0) or "range" (RANGE counts as red).
-    `case_id` judges that case of the run alone. Raises CaseInvalid for a request that
-    makes no sense and KernelUnavailable for a kernel that cannot run here.
+    `case_id` judges that case of the run alone. `device` is cpu, cuda or cuda:N, by
+    default the kernel's first; on CUDA a kernel that is given by name runs in a process
+    of its own. Raises CaseInvalid for a request that makes no sense, KernelUnavailable
+    for a kernel or a device that is not to be had here, and DeviceLost for one that an
+    earlier fault has left unusable.
     """
     (kernel,) = resolve_target(target, op)
+    used_device = device_for(kernel, device)
+    kernel = replace(kernel, devices=(used_device,))
     declared = contract is not None or kernel.contract is not None
     if isinstance(contract, str):
         contract = parse_contract(contract)
@@ -46,16 +57,42 @@ def verify(
             raise CaseInvalid(
                 f"dtype: expected one of {', '.join(FORMATS)}; got {name!r}"
             )
-    run = Judging(
-        kernel=kernel,
-        contract=used,
-        declared=declared,
-        profile=profile,
-        gradients=gradients,
-        require=frozenset(require),
-        seed=seed,
-        dtypes=names,
-    )
+    with _where_it_runs(target, op, kernel) as running:
+        run = Judging(
+            kernel=running,
+            contract=used,
+            declared=declared,
+            profile=profile,
+            gradients=gradients,
+            require=frozenset(require),
+            seed=seed,
+            dtypes=names,
+        )
+        record = _judged(run, case_id, on_case)
+    record = replace(record, device=used_device, device_asked=device is not None)
+    if json_path is not None:
+        write_json(to_json(record), Path(json_path))
+    return Result(record)
+
+
+def _where_it_runs(
+    target: str | Kernel | Callable[..., Any], op: str | None, kernel: Kernel
+) -> AbstractContextManager[Kernel]:
+    """The kernel as it is to be executed: on CUDA, if it can be, in its own process.
+
+    A fault there loses the device for the process in which the kernel ran. An object of
+    the caller's may depend on what the caller has set up, so it runs in this one.
+    Raises DeviceLost where that has lost the device already.
+    """
+    (device,) = kernel.devices
+    if device != "cpu" and isinstance(target, str):
+        return in_own_process(kernel, loader(target, op, device))
+    check_not_lost(device)
+    return nullcontext(kernel)
+
+
+def _judged(run: Judging, case_id: str | None, on_case: Progress | None) -> RunRecord:
+    """The record of a run, also of one that is interrupted."""
     started = time.monotonic()
     interrupted = False
     try:
@@ -63,12 +100,9 @@ def verify(
     except KeyboardInterrupt:
         interrupted = True
     try:
-        record = run.record(time.monotonic() - started, interrupted=interrupted)
+        return run.record(time.monotonic() - started, interrupted=interrupted)
     except KeyboardInterrupt:  # during the diagnosis: what was judged is kept
-        record = run.record(time.monotonic() - started, interrupted=True)
-    if json_path is not None:
-        write_json(to_json(record), Path(json_path))
-    return Result(record)
+        return run.record(time.monotonic() - started, interrupted=True)
 
 
 class Result:

@@ -135,6 +135,8 @@ def _summary_lines(record: RunRecord) -> list[Line]:
         f"{f': {counts}' if counts else ''}; {record.elements} values judged, "
         f"{record.vacuous} vacuous (smaller than their budget)"
     )
+    if record.device != "cpu":
+        lines += _wrapped(_device(record))
     lines += _wrapped(f"{_contract(record)}; false-alarm rate {record.p:g}")
     ratios = ", ".join(f"{n} {_number(r)}" for n, r in record.worst_ratio.items())
     rhos = ", ".join(f"{n} {_number(r)}" for n, r in record.worst_rho.items())
@@ -143,6 +145,13 @@ def _summary_lines(record: RunRecord) -> list[Line]:
         text += f"; worst rho (RMS against predicted): {rhos}" if rhos else ""
         lines += _wrapped(text)
     return lines
+
+
+def _device(record: RunRecord) -> str:
+    """Where a kernel ran that was not judged on the CPU, and why there."""
+    known = record.environment.get("cuda_device")
+    text = f"on {record.device}{f' ({known})' if known else ''}"
+    return text if record.device_asked else f"{text}: the kernel runs there by default"
 
 
 def _contract(record: RunRecord) -> str:

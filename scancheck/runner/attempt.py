@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from scancheck.runner.device import finish
 from scancheck.runner.isolation import restored_settings
 from scancheck.runner.outcome import Problem, ProblemKind
 from scancheck.runner.poison import poisoned_allocations
@@ -17,6 +18,7 @@ from scancheck.runner.poison import poisoned_allocations
 _HARNESS = Path(__file__).parent
 _TORCH = Path(torch.__file__).parent
 _LONGEST = 240  # characters of somebody's exception text in a one-line message
+_CUPY_ERRORS = "cupy_backends."  # its modules, and so those of its exceptions
 
 
 def attempt(
@@ -25,19 +27,26 @@ def attempt(
     kind: ProblemKind,
     what: str,
     owner: Callable[..., Any],
+    device: torch.device,
 ) -> tuple[Any, Problem | None, float]:
     """What `action` returned, the problem if it raised, and the seconds it took.
 
-    `what` opens the problem's message, which ends with the place in the file of
-    `owner`. A KeyboardInterrupt is the user's and passes through.
+    It has ended when the device is done. `what` opens the problem's message, which ends
+    with the place in the file of `owner`. A KeyboardInterrupt is the user's and passes
+    through.
     """
-    with restored_settings(), poisoned_allocations():
+    with restored_settings(device), poisoned_allocations():
+        finish(device)
         start = perf_counter()
         try:
             result = action()
         except (Exception, SystemExit) as error:
             seconds = perf_counter() - start
             return None, _problem(kind, what, error, owner), seconds
+        try:
+            finish(device)
+        except RuntimeError as error:
+            return None, _left_behind(error, owner), perf_counter() - start
         return result, None, perf_counter() - start
 
 
@@ -51,7 +60,29 @@ def _problem(
         line = line[: _LONGEST - 3] + "..."
     place = _place(frames, _source_file(owner))
     detail = "".join(traceback.format_list(frames)) + text
+    if is_device_error(error):
+        kind = "device_error"
     return Problem(kind=kind, message=f"{what} {line}{place}", detail=detail)
+
+
+def _left_behind(error: RuntimeError, owner: Callable[..., Any]) -> Problem:
+    """The error of work on the device that went on when the call had returned."""
+    text = str(error).strip()
+    name = getattr(inspect.unwrap(owner), "__name__", type(owner).__name__)
+    return Problem(
+        kind="device_error",
+        message=f"{name} ended in {text.splitlines()[0]}, after it had returned",
+        detail=text,
+    )
+
+
+def is_device_error(error: BaseException) -> bool:
+    """Whether the device failed, or its memory was too small, rather than the code."""
+    return (
+        isinstance(error, torch.OutOfMemoryError)
+        or type(error).__module__.startswith(_CUPY_ERRORS)
+        or (isinstance(error, RuntimeError) and "CUDA error" in str(error))
+    )
 
 
 def _frames_below_harness(error: BaseException) -> traceback.StackSummary:

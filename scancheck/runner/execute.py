@@ -13,12 +13,13 @@ import torch
 from torch import Tensor
 
 from scancheck.bridge import bits_differ, from_torch, to_torch
-from scancheck.errors import CaseInvalid
+from scancheck.errors import CaseInvalid, DeviceLost
 from scancheck.formats import FloatArray
 from scancheck.kernel import Kernel
 from scancheck.ops.normal_form import Op, spec_of
 from scancheck.recipes.inputs import Inputs
 from scancheck.runner.attempt import attempt
+from scancheck.runner.device import current, is_lost
 from scancheck.runner.guarded import (
     Guarded,
     guarded,
@@ -41,6 +42,9 @@ from scancheck.runner.signature import accepted_parameters
 _GRADIENT_RUNS = 2
 _RANDOM_SEED = 0
 
+# What has left a device unusable for this process, by the device's name.
+_faults: dict[str, str] = {}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Call:
@@ -50,6 +54,7 @@ class _Call:
     tensors: dict[str, Tensor]  # op input name -> stored values
     switches: dict[str, bool]
     expected: tuple[Expected, ...]
+    device: torch.device
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +66,7 @@ class _Run:
     problem: Problem | None = None
     changed: tuple[str, ...] = ()
     seconds: float = 0.0
+    lost: bool = False  # the device
 
 
 def execute(
@@ -74,15 +80,25 @@ def execute(
 ) -> Outcome:
     """The outcome of `runs` calls on the same inputs, in the case's `dtype`.
 
+    The calls run on the first of the kernel's devices, in the process of
+    `kernel.elsewhere` where it has one.
+
     With `cotangents` (by output name; a missing one is zero) also the gradients of
     every input, from two further calls unless `runs` is 1. An output without a graph
     contributes zero. Whatever the kernel does wrong is data in the outcome; raises
     CaseInvalid when the kernel cannot be given these inputs, or returns more outputs
     than the op has, and ValueError for values or cotangents that do not fit the case.
     """
-    call = _prepare(kernel, op, inputs, dtype)
+    if kernel.elsewhere is not None:
+        outcome = kernel.elsewhere(op, inputs, dtype, cotangents=cotangents, runs=runs)
+        assert isinstance(outcome, Outcome)
+        return outcome
+    device = torch.device(kernel.devices[0])
+    if is_lost(device):
+        return _after_loss(device)
+    call = _prepare(kernel, op, inputs, dtype, device)
     _check_cotangents(call.expected, cotangents or {})
-    with isolated_random_streams(_RANDOM_SEED):
+    with current(device), isolated_random_streams(_RANDOM_SEED, device):
         forward = [_forward(call)]
         while forward[-1].problem is None and len(forward) < runs:
             forward.append(_forward(call))
@@ -92,6 +108,9 @@ def execute(
             while backward[-1].problem is None and len(backward) < _repeats(runs):
                 backward.append(_backward(call, cotangents))
     every = forward + backward
+    for run in every:
+        if run.lost and run.problem is not None:
+            _faults.setdefault(str(device), f"{kernel.name}: {run.problem.message}")
     first = backward[0] if backward else _Run()
     return Outcome(
         outputs=forward[0].values,
@@ -102,6 +121,29 @@ def execute(
         gradient_differs=_differences(backward),
         changed_inputs=tuple(dict.fromkeys(n for run in every for n in run.changed)),
         seconds=sum(run.seconds for run in every),
+        device_lost=any(run.lost for run in every),
+    )
+
+
+def check_not_lost(device: str) -> None:
+    """Raises DeviceLost where this process cannot use the device any more."""
+    if is_lost(torch.device(device)):
+        raise DeviceLost(_loss(device))
+
+
+def _after_loss(device: torch.device) -> Outcome:
+    """What comes of a call that cannot be made any more."""
+    message = f"was not called: {_loss(str(device))}"
+    problem = Problem(kind="device_error", message=message)
+    return Outcome(problem=problem, device_lost=True)
+
+
+def _loss(device: str) -> str:
+    """What has become of a device, and what to do."""
+    cause = _faults.get(device, "a CUDA error that no kernel of this run has made")
+    return (
+        f"{device} is lost to this process since {cause}; start another, or name the "
+        "kernel as package.module:callable, so that it runs in a process of its own"
     )
 
 
@@ -109,7 +151,9 @@ def _repeats(runs: int) -> int:
     return min(runs, _GRADIENT_RUNS)
 
 
-def _prepare(kernel: Kernel, op: Op, inputs: Inputs, dtype: str) -> _Call:
+def _prepare(
+    kernel: Kernel, op: Op, inputs: Inputs, dtype: str, device: torch.device
+) -> _Call:
     accepted = accepted_parameters(kernel, op)
     given = [*inputs.tensors, *(name for name, on in inputs.switches.items() if on)]
     if refused := [name for name in given if name not in accepted]:
@@ -119,12 +163,13 @@ def _prepare(kernel: Kernel, op: Op, inputs: Inputs, dtype: str) -> _Call:
     tensors = {}
     for name, values in inputs.tensors.items():
         spec = spec_of(op, name, values.ndim)
-        tensors[name] = to_torch(values, dtype_name_of(spec, dtype))
+        tensors[name] = to_torch(values, dtype_name_of(spec, dtype)).to(device)
     return _Call(
         kernel=kernel,
         tensors=tensors,
         switches={n: on for n, on in inputs.switches.items() if n in accepted},
         expected=expected_outputs(op, inputs, dtype),
+        device=device,
     )
 
 
@@ -145,6 +190,8 @@ def _forward(call: _Call) -> _Run:
     guards = {name: guarded(tensor) for name, tensor in call.tensors.items()}
     tensors = {name: guard.tensor for name, guard in guards.items()}
     found, problem, seconds = _outputs(call, tensors, "raised", "raised")
+    if problem is not None and is_lost(call.device):
+        return _Run(problem=problem, seconds=seconds, lost=True)
     return _Run(
         values={name: from_torch(tensor) for name, tensor in found.items()},
         problem=problem or _misused_memory(found, guards, "the call"),
@@ -166,10 +213,15 @@ def _backward(call: _Call, cotangents: Mapping[str, FloatArray]) -> _Run:
     if problem is None:
         ends = [n for n in cotangents if n in found and found[n].requires_grad]
         formats = {want.name: want.dtype_name for want in call.expected}
-        seeds = {n: guarded(to_torch(cotangents[n], formats[n])) for n in ends}
+        seeds = {
+            n: guarded(to_torch(cotangents[n], formats[n]).to(call.device))
+            for n in ends
+        }
         gradients, problem, more = _pulled_back(call, leaves, found, seeds)
         guards |= {f"the cotangent of {name}": seed for name, seed in seeds.items()}
         seconds += more
+    if problem is not None and is_lost(call.device):
+        return _Run(problem=problem, seconds=seconds, lost=True)
     known = {n: from_torch(g) for n, g in gradients.items() if g is not None}
     zeros = {n: np.zeros(leaf.shape) for n, leaf in leaves.items()}
     return _Run(
@@ -185,14 +237,18 @@ def _outputs(
     call: _Call, tensors: dict[str, Tensor], kind: ProblemKind, what: str
 ) -> tuple[dict[str, Tensor], Problem | None, float]:
     """The outputs by name when they are what the op defines; else the problem."""
-    poison_freed_memory(want.bytes for want in call.expected)
+    poison_freed_memory((want.bytes for want in call.expected), call.device)
     kernel = call.kernel.call
     returned, problem, seconds = attempt(
-        partial(kernel, **tensors, **call.switches), kind=kind, what=what, owner=kernel
+        partial(kernel, **tensors, **call.switches),
+        kind=kind,
+        what=what,
+        owner=kernel,
+        device=call.device,
     )
     if problem is None:
         found = named_outputs(call.kernel.name, returned, call.expected)
-        problem = wrong_output(found, call.expected, torch.device("cpu"))
+        problem = wrong_output(found, call.expected, call.device)
     return ({}, problem, seconds) if problem else (found, None, seconds)
 
 
@@ -206,7 +262,7 @@ def _pulled_back(
     nothing: dict[str, Tensor | None] = dict.fromkeys(leaves)
     if not seeds:
         return nothing, None, 0.0
-    poison_freed_memory(leaf.nbytes for leaf in leaves.values())
+    poison_freed_memory((leaf.nbytes for leaf in leaves.values()), call.device)
     gradients, problem, seconds = attempt(
         partial(
             torch.autograd.grad,
@@ -218,6 +274,7 @@ def _pulled_back(
         kind="backward_raised",
         what="its backward raised",
         owner=call.kernel.call,
+        device=call.device,
     )
     if problem is not None:
         return nothing, problem, seconds

@@ -20,10 +20,10 @@ class Guarded:
 
 
 def guarded(values: Tensor) -> Guarded:
-    """A copy of `values` in fresh memory between two guards."""
+    """A copy of `values` in fresh memory of its device between two guards."""
     flat = values.detach().contiguous().view(-1).view(torch.uint8)
     size = flat.numel()
-    buffer = unwritten_bytes(size + 2 * _GUARD_BYTES)
+    buffer = unwritten_bytes(size + 2 * _GUARD_BYTES, values.device)
     inside = buffer[_GUARD_BYTES : _GUARD_BYTES + size]
     inside.copy_(flat)
     tensor = inside.view(values.dtype).view(values.shape)

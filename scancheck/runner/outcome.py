@@ -22,6 +22,7 @@ ProblemKind = Literal[
     "wrote_outside",
     "not_differentiable",
     "backward_raised",
+    "device_error",  # a CUDA error, told by the call or left behind by it
     "crashed",  # its process ended (seen from outside it, as the next)
     "hung",
 ]
@@ -52,6 +53,7 @@ class Outcome:
     gradient_differs: dict[str, Mask] = field(default_factory=dict)
     changed_inputs: tuple[str, ...] = ()
     seconds: float = 0.0  # spent inside the kernel, all runs together
+    device_lost: bool = False  # a fault: this process cannot use the device again
 
     @property
     def returned(self) -> tuple[str, ...]:

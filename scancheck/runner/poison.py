@@ -15,6 +15,9 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from scancheck.runner.device import CPU
+from scancheck.runner.device_memory import fill_cupy_memory, fill_free_memory
+
 _NAN_BYTE = 0xFF
 _COPIES = 4  # outputs share the freed blocks with a kernel's own temporaries
 
@@ -43,18 +46,28 @@ def memory_filled_with(byte: int) -> Iterator[None]:
         _byte.reset(before)
 
 
-def unwritten_bytes(size: int) -> Tensor:
+def filling_byte() -> int:
+    """The byte that such memory holds now."""
+    return _byte.get()
+
+
+def unwritten_bytes(size: int, device: torch.device = CPU) -> Tensor:
     """A uint8 tensor of `size` bytes as memory holds before a kernel writes there."""
-    return torch.full((size,), _byte.get(), dtype=torch.uint8)
+    return torch.full((size,), _byte.get(), dtype=torch.uint8, device=device)
 
 
-def poison_freed_memory(sizes: Iterable[int]) -> None:
+def poison_freed_memory(sizes: Iterable[int], device: torch.device = CPU) -> None:
     """Fills blocks of these sizes in bytes, with NaN by default, and frees them.
 
-    Allocators that keep freed blocks hand them out again as they are.
+    Allocators that keep freed blocks hand them out again as they are. On a CUDA device
+    all that torch's allocator holds free is filled.
     """
-    blocks = [unwritten_bytes(size) for size in sizes for _ in range(_COPIES)]
+    wanted = [size for size in sizes for _ in range(_COPIES)]
+    blocks = [unwritten_bytes(size, device) for size in wanted]
     del blocks
+    if device.type == "cuda":
+        fill_free_memory(device, _byte.get())
+        fill_cupy_memory(wanted, device, _byte.get())
 
 
 @contextmanager

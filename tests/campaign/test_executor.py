@@ -7,12 +7,13 @@ from threading import Event, Timer
 
 import pytest
 
-from scancheck.campaign.executor import KernelProcess, Stopped
+from scancheck.campaign.executor import KernelProcess
 from scancheck.campaign.trial import Judged, Trial
 from scancheck.case import make_case
 from scancheck.contract import Contract
 from scancheck.errors import CaseInvalid
-from scancheck.gate.fuzz import loader
+from scancheck.registry import loader
+from scancheck.runner.process import Stopped
 from scancheck.verdict import Verdict
 
 LIMIT_S = 3.0
@@ -31,7 +32,7 @@ def process_of(
 ) -> Iterator[KernelProcess]:
     """The process of a kernel in the file, which is given LIMIT_S once it runs."""
     process = KernelProcess(
-        loader(f"{path}:{name}", "linear_scan"),
+        loader(f"{path}:{name}", "linear_scan", "cpu"),
         Contract(),
         gradients=False,
         limit_s=LIMIT_S,

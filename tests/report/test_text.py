@@ -373,3 +373,13 @@ def test_steps_never_leave_the_screen(
     assert rows_of(text) <= HEIGHT
     if "step by step" in text:
         assert sum(line.endswith("  wrong") for line in text.splitlines()) >= 1
+
+
+def test_a_device_other_than_the_cpu_is_told() -> None:
+    """With its name, and whether the kernel or the request chose it."""
+    facts = {"cuda_device": "NVIDIA H200 (sm_90)"}
+    chosen = record(device="cuda:0", environment=facts)
+    assert "on cuda:0 (NVIDIA H200 (sm_90)): the kernel runs there" in explain(chosen)
+    asked = explain(replace(chosen, device_asked=True))
+    assert "on cuda:0 (NVIDIA H200 (sm_90))\n" in asked
+    assert "cuda" not in explain(record())

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from scancheck.runner.poison import poison_freed_memory, poisoned_allocations
 
 # Halving the smallest normal fp32 gives zero only where subnormals are flushed.
 SMALLEST_NORMAL = torch.tensor([2.0**-126])
+MATMUL = torch.backends.cuda.matmul
 
 
 @pytest.mark.parametrize(
@@ -40,6 +42,14 @@ SMALLEST_NORMAL = torch.tensor([2.0**-126])
             lambda: (SMALLEST_NORMAL / 2).tolist(),
         ),
         (lambda: np.seterr(under="raise"), np.geterr),
+        (
+            lambda: setattr(MATMUL, "allow_bf16_reduced_precision_reduction", False),
+            lambda: MATMUL.allow_bf16_reduced_precision_reduction,
+        ),
+        (
+            lambda: setattr(torch.backends.cudnn, "benchmark", True),
+            lambda: torch.backends.cudnn.benchmark,
+        ),
     ],
     ids=[
         "dtype",
@@ -50,6 +60,8 @@ SMALLEST_NORMAL = torch.tensor([2.0**-126])
         "threads",
         "subnormals",
         "numpy",
+        "reduction",
+        "cudnn",
     ],
 )
 def test_global_setting_is_restored(
@@ -63,6 +75,24 @@ def test_global_setting_is_restored(
         assert read() != before
         raise KeyError
     assert read() == before
+
+
+@pytest.mark.skipif(
+    not hasattr(torch.backends, "fp32_precision"), reason="needs torch 2.9"
+)
+@pytest.mark.parametrize("owner", ["torch.backends", "torch.backends.cuda.matmul"])
+def test_precision_set_by_its_newer_name_is_restored(owner: str) -> None:
+    """After it torch refuses to tell the older switches, which are restored too."""
+    place = {"torch.backends": torch.backends, "torch.backends.cuda.matmul": MATMUL}
+    changed: Any = place[owner]
+    older = torch.get_float32_matmul_precision(), MATMUL.allow_tf32
+    before = changed.fp32_precision
+    with restored_settings():
+        changed.fp32_precision = "tf32"
+        with pytest.raises(RuntimeError):
+            torch.get_float32_matmul_precision()
+    assert changed.fp32_precision == before
+    assert (torch.get_float32_matmul_precision(), MATMUL.allow_tf32) == older
 
 
 def test_random_streams_go_on_undisturbed() -> None:
