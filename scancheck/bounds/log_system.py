@@ -130,6 +130,7 @@ class LogChunkSystem(ErrorSystem):
             self.rules.state_every,
         )  # fmt: skip
         share(groups * lanes, y.size, loop)
+        again: Any
         if self.form == "full":
             again = carry[2][0].copy(), carry[2][1].copy()
             self._from_start(lowered, w, y, states, again, table, g, start)
