@@ -24,6 +24,7 @@ from scancheck.bounds.log_entry import (
     ETA,
     GROWTH,
     IN_ORDER,
+    LARGEST,
     LASTING,
     LOG,
     PATH,
@@ -46,7 +47,7 @@ def extend_sum(s, h, at, log, log_error, c, table):
     """The running sum of log gates, one gate longer."""
     if not abs(log) < np.inf:
         # inf - inf: every later difference, and every later chunk, has no value.
-        s[BROKEN] = 1.0
+        s[BROKEN], s[SUM] = 1.0, np.inf
         return
     s[SUM] += log
     s[PATH] += abs(log) + log_error
@@ -58,7 +59,10 @@ def extend_sum(s, h, at, log, log_error, c, table):
         share += c[U] * (abs(s[SUM]) + before / (1.0 - c[U])) + c[ADD_ETA]
     h[SHARE, at] = share
     s[SUM_ERROR] += share
-    s[LASTING] = raised(s[LASTING], abs(s[SUM]) + s[SUM_ERROR] + h[RHO, at])
+    top = abs(s[SUM]) + s[SUM_ERROR] + h[RHO, at]
+    s[LASTING] = raised(s[LASTING], top)
+    if not top <= c[LARGEST]:
+        s[BROKEN], s[SUM] = 1.0, np.inf
 
 
 @jit()

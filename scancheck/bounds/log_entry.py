@@ -15,12 +15,13 @@ import numpy as np
 from scancheck.bounds.error_scan import raised
 from scancheck.oracles.jit import jit
 
-# S_t; M_t; bound on its error; size and error of S_in; sum of log gates c_t, its error
-# and sum of |l|; max of |P(k, t)| (M_k + error); chunks so far; peak of S_t alone; peak
-# that all later states share; whether no later state has a value. For forms that start
-# decays at the chunk's edge: largest inner sum, its absolute errors, the product of
-# decays, smallest and largest product that ends here, error of one product, rho_t. Of
-# the whole length: what the newest gate adds to theta, and what a tree does.
+# S_t; M_t; bound on its error; size and error of S_in; sum of log gates c_t (for ratio
+# p_t; infinite where the chunk's decays have no value any more), its error and sum of
+# |l|; max of |P(k, t)| (M_k + error); chunks so far; peak of S_t alone; peak that all
+# later states share; whether no later state has a value. For forms that start decays at
+# the chunk's edge: largest inner sum, its absolute errors, the product of decays,
+# smallest and largest product that ends here, error of one product. What the newest
+# gate adds to theta, and rho_t.
 COMPONENTS = 21
 (
     VALUE, SIZE, ERROR, START_SIZE, START_ERROR, SUM, SUM_ERROR, PATH, REACH, CHUNKS,
@@ -32,6 +33,10 @@ COMPONENTS = 21
 # a tree adds); magnitude and error of x_i; what one more form keeps.
 HISTORY = 7
 LOG, DECAY, SHARE, RHO, DRIVE, DRIVE_ERROR, OWN = range(HISTORY)
+
+# Values of FORM, by their names in contracts.
+FORMS = ("diff", "segsum", "factored", "ratio", "renorm", "full")
+DIFFERENCE, MASKED, FACTORED, RATIO, RENORMALISED, WHOLE = range(len(FORMS))
 
 COEFFICIENTS = 20
 (
@@ -48,7 +53,7 @@ GROWTH, SUM_GROWTH, CHAIN, DEPTH = range(POSITION_COLUMNS)
 
 # Kept states: a packed number, and what a backward pass that reuses c_t needs.
 NUMBER_ROWS = 4
-SUM_ROWS = 4
+STATE_ROWS = 8
 
 _SMALL = 2.0**-10
 _SAFE = 1e280  # products of decays between its inverse and it are not near fp64's ends

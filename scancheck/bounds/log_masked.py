@@ -27,6 +27,7 @@ from scancheck.bounds.log_entry import (
     LOG,
     OWN,
     SHARE,
+    SUM,
     SUM_ERROR,
     SUM_GROWTH,
     U,
@@ -42,12 +43,12 @@ from scancheck.oracles.jit import jit
 def extend_columns(s, h, at, log, log_error):
     """One gate more for all sums; they are formed in `state_error`."""
     if not log < np.inf:
-        s[BROKEN] = 1.0
+        s[BROKEN], s[SUM] = 1.0, np.inf
     h[SHARE, at] = log_error
 
 
 @jit()
-def _sum_error(before, terms, at, d, path, share, c, table):
+def sum_error(before, terms, at, d, path, share, c, table):
     """Error of a sum of `terms` log gates: exact value d, its gates' errors `share`.
 
     `before` is the error of the sum one gate shorter.
@@ -61,7 +62,7 @@ def _sum_error(before, terms, at, d, path, share, c, table):
 
 
 @jit()
-def _decay_error(f, d, theta, rise, fall, c):
+def decay_error(f, d, theta, rise, fall, c):
     """The error of a computed decay f = exp(d), which may be lost to an overflow."""
     if f == 0.0 and fall == np.inf:
         return 0.0
@@ -81,10 +82,10 @@ def state_error(s, h, at, c, table):
     newest = h[SHARE, at]
     for back in range(at + 1):
         j = at - back
-        h[OWN, j] = 0.0 if back == 0 else _sum_error(
+        h[OWN, j] = 0.0 if back == 0 else sum_error(
             h[OWN, j] + newest, back, at, d, path, share, c, table
         )  # fmt: skip
-        fe = _decay_error(f, d, h[OWN, j], rise, fall, c)
+        fe = decay_error(f, d, h[OWN, j], rise, fall, c)
         if f > 0.0 or fe > 0.0:
             e += joined(f, fe, h[DRIVE, j], h[DRIVE_ERROR, j], growth)
         lost += c[ETA] + c[ADD_ETA]
@@ -96,10 +97,10 @@ def state_error(s, h, at, c, table):
         path += abs(log) + h[SHARE, j]
         rise += max(0.0, log + h[SHARE, j])
         fall += max(0.0, h[SHARE, j] - log)
-    s[SUM_ERROR] = _sum_error(
+    s[SUM_ERROR] = sum_error(
         s[SUM_ERROR] + newest, at + 1, at, d, path, share, c, table
     )
-    fe = _decay_error(f, d, s[SUM_ERROR], rise, fall, c)
+    fe = decay_error(f, d, s[SUM_ERROR], rise, fall, c)
     if f > 0.0 or fe > 0.0:
         e += carried(s, f, fe, at, c, table)
     return e + lost * (1.0 + growth), max(top, f + fe)

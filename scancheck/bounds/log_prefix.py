@@ -67,13 +67,13 @@ _SIGNIFICAND = 1.5
 
 
 @jit()
-def _lost(size, eta, normal):
+def lost_below(size, eta, normal):
     """Absolute error by underflow of a result of about this size."""
     return eta if size < 2.0 * normal else 0.0
 
 
 @jit()
-def _exponential(d, off, c):
+def exponential(d, off, c):
     """Relative and absolute error of a computed exp(d), and its range of sizes.
 
     d itself is known to within `off`.
@@ -82,8 +82,16 @@ def _exponential(d, off, c):
     own = own * (1.0 + c[CAST_U]) + c[CAST_U]
     low = np.exp(d - off) * max(0.0, 1.0 - own)
     high = np.exp(d + off) * (1.0 + own)
-    lost = _lost(low, c[ETA], c[NORMAL]) + _lost(low, c[CAST_ETA], c[CAST_NORMAL])
+    lost = lost_below(low, c[ETA], c[NORMAL]) + lost_below(
+        low, c[CAST_ETA], c[CAST_NORMAL]
+    )
     return own, lost, low, high + lost
+
+
+@jit()
+def scaled_loss(low, c):
+    """What x f may lose by underflow where only f's significand meets x >= low."""
+    return _SIGNIFICAND * lost_below(low / _SIGNIFICAND, c[ETA], c[NORMAL])
 
 
 @jit()
@@ -97,7 +105,7 @@ def open_inner(s, ratio):
 @jit()
 def extend_factors(s, h, at, c, table):
     """The newest term, exp(-c_j) x_j, joins the inner sum."""
-    own, lost, low, high = _exponential(-s[SUM], s[SUM_ERROR] + h[RHO, at], c)
+    own, lost, low, high = exponential(-s[SUM], s[SUM_ERROR] + h[RHO, at], c)
     h[OWN, at] = own
     if not high <= c[CAST_LARGEST]:
         s[LASTING] = np.inf
@@ -111,7 +119,7 @@ def extend_scaled(s, h, at, c):
     off = s[SUM_ERROR] + h[RHO, at]
     h[OWN, at] = c[EXP0] + c[EXP1] * (abs(s[SUM]) + off)
     low = h[DRIVE, at] - h[DRIVE_ERROR, at]
-    h[DRIVE_ERROR, at] += _SIGNIFICAND * _lost(low / _SIGNIFICAND, c[ETA], c[NORMAL])
+    h[DRIVE_ERROR, at] += scaled_loss(low, c)
     if not abs(s[SUM]) + off < _LARGEST_EXPONENT:
         s[LASTING] = np.inf
 
@@ -123,17 +131,18 @@ def extend_product(s, h, at, w, we, c, table):
     own = error / size
     known = np.exp(-s[SUM_ERROR] - (h[RHO, at - 1] if at > 0 else 0.0)) * (1.0 - own)
     s[PRODUCT] *= w
+    s[SUM] = s[PRODUCT]
     s[LOW_SPAN] = size * min(s[LOW_SPAN], 1.0)
     s[HIGH_SPAN] = size * max(s[HIGH_SPAN], 1.0)
     in_order = c[IN_ORDER] > 0.0
     if at > 0:
         low = known * (abs(s[PRODUCT]) if in_order else s[LOW_SPAN])
         # Twice, for fp64 products are no closer than eta to those of fp64 kernels.
-        rounding = c[U] + 2.0 * _lost(low, c[ETA], c[NORMAL]) / low
+        rounding = c[U] + 2.0 * lost_below(low, c[ETA], c[NORMAL]) / low
         s[ROUNDING] = raised(s[ROUNDING], rounding)
     if not (own < 1.0 and s[ROUNDING] < 1.0):
         # The product may be zero: 0 / 0, or infinity times 0, from here on.
-        s[BROKEN] = 1.0
+        s[BROKEN], s[SUM], s[ROUNDING] = 1.0, np.inf, np.inf
         return
     h[SHARE, at], h[RHO, at] = -np.log1p(-own), 0.0
     if at > 0 and in_order:
@@ -154,7 +163,7 @@ def _extend_inner(s, h, at, lost, low, high, c, table):
     """x_j times a factor from `low` to `high`, of which `lost` is absolute error."""
     top = h[DRIVE, at] + h[DRIVE_ERROR, at]
     low *= h[DRIVE, at] - h[DRIVE_ERROR, at]
-    s[INNER_FLOOR] += lost * top + _lost(low, c[ETA], c[NORMAL]) + c[ADD_ETA]
+    s[INNER_FLOOR] += lost * top + lost_below(low, c[ETA], c[NORMAL]) + c[ADD_ETA]
     s[INNER] += high * top
     s[LASTING] = raised(s[LASTING], s[INNER] * (1.0 + table[at, GROWTH]))
 
@@ -162,7 +171,7 @@ def _extend_inner(s, h, at, lost, low, high, c, table):
 @jit()
 def outer_factor(s, h, at, c):
     """Relative and absolute error of exp(c_t), and its range of sizes."""
-    return _exponential(s[SUM], s[SUM_ERROR] + h[RHO, at], c)
+    return exponential(s[SUM], s[SUM_ERROR] + h[RHO, at], c)
 
 
 @jit()

@@ -7,11 +7,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scancheck.bounds import log_entry as scan
+from scancheck.bounds import log_reverse_chunks as transposed
 from scancheck.bounds import log_reverse_mode as reverse
 from scancheck.bounds import log_whole as whole
 from scancheck.bounds.error_number import ErrorNumber
 from scancheck.bounds.error_system import ErrorSystem
-from scancheck.bounds.log_tile import FORMS, run_adjoint, run_forward
+from scancheck.bounds.log_tile import run_adjoint, run_forward
 from scancheck.bounds.rules import Rules, tree_depth
 from scancheck.errors import CaseInvalid
 from scancheck.ops.normal_form import Cotangents, Lowered
@@ -27,8 +28,9 @@ class LogChunkSystem(ErrorSystem):
 
     Chunks as the structure says, one chunk of the whole length where it says none.
     Gradients are those of the explicit adjoint, itself in log space and counted from
-    the end. Over the whole length they may as well be reverse mode's, counted from the
-    start (`log_reverse_mode`): callers cannot see which one, and have the larger bound.
+    the end. They may as well be reverse mode's, counted from the start
+    (`log_reverse_chunks`, `log_reverse_mode` over the whole length): callers cannot see
+    which one, and have the larger bound.
     """
 
     def __init__(self, rules: Rules, form: str) -> None:
@@ -59,8 +61,9 @@ class LogChunkSystem(ErrorSystem):
         x = self._packed(self.written(lowered), groups, keys)
         r = self._packed(lowered.r, groups, keys)
         o = np.zeros((4, groups, steps, lanes))
-        rows = scan.NUMBER_ROWS + (scan.SUM_ROWS if self.form == "full" else 0)
-        states = np.empty((rows, steps + 1 if keep else 0, groups, keys, lanes))
+        states = np.empty(
+            (scan.STATE_ROWS, steps + 1 if keep else 0, groups, keys, lanes)
+        )
         loop = partial(
             run_forward,
             log, w, x, r, lowered.r is not None, s, h, self.coefficients, table, o,
@@ -90,14 +93,19 @@ class LogChunkSystem(ErrorSystem):
         above = np.zeros((8, *state.shape))
         above[[4, 5, 7]] = 1.0
         self.gate_sums, self.summed_steps = state, 0
-        again = None
+        self.first = np.zeros((2, *state.shape))
         if self.form == "full":
             sums = np.zeros((reverse.COMPONENTS, *state.shape))
             sums[reverse.SIZE], sums[reverse.INNER] = state.magnitude, state.error
             later = np.zeros((2, *state.shape))
             later[0] = 1.0
-            again = sums, later
-        return self.begin(state), above, again
+            return self.begin(state), above, (sums, later)
+        s = np.zeros((scan.COMPONENTS, *state.shape))
+        s[scan.SIZE], s[scan.LASTING] = state.magnitude, state.peak
+        tree = self.coefficients[scan.TREE_CARRY] > 0.0
+        s[scan.START_SIZE] = state.magnitude if tree else np.abs(state.value)
+        s[scan.START_ERROR] = state.error
+        return self.begin(state), above, (s, np.ones(state.shape), None)
 
     def adjoint(
         self,
@@ -122,10 +130,15 @@ class LogChunkSystem(ErrorSystem):
             self.rules.state_every,
         )  # fmt: skip
         share(groups * lanes, y.size, loop)
-        again = None
-        if carry[2] is not None:
+        again: Any
+        if self.form == "full":
             again = carry[2][0].copy(), carry[2][1].copy()
             self._from_start(lowered, w, y, states, again, table, g, start)
+        else:
+            late, later, past = carry[2]
+            past = np.zeros_like(h) if past is None else past.copy()
+            again = late.copy(), later.copy(), past
+            self._transposed(log, w, y, states, again, table, g, start)
         inside = ErrorNumber(self.rules, *g).transpose(1, 0, 2, 3)
         both = ErrorNumber(self.rules, *states[: scan.NUMBER_ROWS])
         both = both.transpose(1, 0, 2, 3)
@@ -155,6 +168,33 @@ class LogChunkSystem(ErrorSystem):
             self.total,
         )  # fmt: skip
         share(groups * lanes, x.size, loop)
+        self._raise(g, out, start)
+
+    def _transposed(
+        self,
+        log: FloatArray,
+        w: FloatArray,
+        y: FloatArray,
+        states: FloatArray,
+        again: Any,
+        table: Any,
+        g: FloatArray,
+        start: int,
+    ) -> None:
+        """Raises errors and peaks of G_1..G_T in g to those of the forward's decays."""
+        late, later, past = again
+        groups, keys, lanes = g.shape[2:]
+        out = np.zeros((2, g.shape[1] + 1, groups, keys, lanes))
+        loop = partial(
+            transposed.run_from_start,
+            log, w, y, g, states, late, past, later, self.coefficients, table, out,
+            start, self.total, self.rules.state_every,
+        )  # fmt: skip
+        share(groups * lanes, y.size, loop)
+        self._raise(g, out, start)
+
+    def _raise(self, g: FloatArray, out: FloatArray, start: int) -> None:
+        """Errors and peaks in g to those of out [2, T + 1, ...], S_0's first."""
         g[2] = np.maximum(g[2], out[0, 1:])
         g[3] = np.maximum(g[3], out[1, 1:])
         if start == 0:
@@ -162,10 +202,9 @@ class LogChunkSystem(ErrorSystem):
 
     def end_adjoint(self, carry: Any) -> ErrorNumber:
         """w_1 G_1, the cotangent of the initial state."""
-        (s, h), above, again = carry
-        if again is not None and not self.total:
+        (s, h), above, _ = carry
+        if self.form == "full" and not self.total:
             bars = s[[scan.VALUE, scan.SIZE, scan.ERROR, scan.PEAK]]
-            self.first = np.zeros((2, *bars.shape[1:]))
             reverse.run_no_step(
                 self.unmoved.reshape(4, -1),
                 bars.reshape(4, -1),
@@ -175,8 +214,6 @@ class LogChunkSystem(ErrorSystem):
             bar = ErrorNumber(self.rules, *bars)
         else:
             bar = self.end((s, h), self.total) * ErrorNumber(self.rules, *above[4:])
-        if again is None:
-            return bar
         error, peak = np.maximum(self.first, (bar.error, bar.peak))
         return bar.like(bar.value, bar.magnitude, error, peak)
 
@@ -214,7 +251,7 @@ def _order(rules: Rules) -> str:
 
 def _coefficients(rules: Rules, form: str) -> FloatArray:
     c = np.zeros(scan.COEFFICIENTS)
-    c[scan.FORM], c[scan.LARGEST] = FORMS.index(form), rules.overflow
+    c[scan.FORM], c[scan.LARGEST] = scan.FORMS.index(form), rules.overflow
     c[scan.U], c[scan.ETA], c[scan.ADD_ETA] = rules.u, rules.eta, rules.add_eta
     c[scan.STATE_U], c[scan.STATE_ETA] = rules.state_u, rules.state_eta
     c[scan.STATE_LARGEST] = rules.state_largest

@@ -15,31 +15,36 @@ from scancheck.bounds.log_entry import (
     BROKEN,
     CAST_LARGEST,
     DECAY,
+    DIFFERENCE,
     DRIVE,
     DRIVE_ERROR,
     ERROR,
     ETA,
+    FACTORED,
     FORM,
     LASTING,
     LOG,
+    MASKED,
+    NEW_RHO,
+    NEW_SHARE,
     OWN,
     PEAK,
     PRODUCT,
+    RATIO,
     REACH,
+    RENORMALISED,
     RHO,
+    SHARE,
     SIZE,
     SUM_ERROR,
     TREES,
     VALUE,
+    WHOLE,
     U,
     open_chunk,
     write_state,
 )
 from scancheck.oracles.jit import jit
-
-# Values of FORM, by their names in contracts.
-FORMS = ("diff", "segsum", "factored", "ratio", "renorm", "full")
-DIFFERENCE, MASKED, FACTORED, RATIO, RENORMALISED, WHOLE = range(len(FORMS))
 
 
 @jit()
@@ -68,6 +73,7 @@ def push(s, h, lt, wt, xt, c, table, here, chunk, every):
         masked.extend_columns(s, h, at, lt[0], lt[2])
     else:
         difference.extend_sum(s, h, at, lt[0], lt[2], c, table)
+    s[NEW_SHARE], s[NEW_RHO] = h[SHARE, at], h[RHO, at]
     if s[BROKEN] > 0.0:
         s[ERROR] = s[PEAK] = np.inf
         return

@@ -99,7 +99,8 @@ def reverse_mode(
     return {"h": forward, "g": gates, "b": xbar[1:], "initial_state": xbar[0]}
 
 
-def _added(m: Machine, terms: list[Array], *, upwards: bool) -> Array:
+def added(m: Machine, terms: list[Array], *, upwards: bool) -> Array:
+    """The sum of terms one after another, from either end."""
     terms = terms if upwards else terms[::-1]
     total = terms[0]
     for term in terms[1:]:
@@ -120,7 +121,7 @@ def _masked(m: Machine, p: Program, log: Array, x: Array, s: Array) -> list[Arra
     for t in range(len(log)):
         terms = [m.mul(m.exp(columns[j][t]), x[j]) for j in range(t + 1)]
         terms.append(m.mul(m.exp(whole[t]), s))
-        out.append(_added(m, terms, upwards=p.upwards))
+        out.append(added(m, terms, upwards=p.upwards))
     return out
 
 
@@ -143,41 +144,50 @@ def _ratio(m: Machine, p: Program, w: Array, x: Array, s: Array) -> list[Array]:
 def _renormalised(m: Machine, p: Program, log: Array, x: Array, s: Array) -> list[Any]:
     """The factored form on pairs (V, N) that stand for V 2**N."""
     sums = running_sums(m, log, tree=p.tree)
-    power = np.rint(np.asarray(sums / np.log(WIDE(2)), dtype=float))
-    power = np.where(np.isfinite(power), power, 0.0)
-    rest = np.asarray(sums, WIDE) - power * np.log(WIDE(2))
-    outer, inner = (m.function(np.exp, q, m.exp_error) for q in (rest, -rest))
-    terms = _scaled(m.mul(inner, x), -power)
+    power, outer, inner = split_exponent(m, sums)
+    terms = scaled(m.mul(inner, x), -power)
     totals = [(v, n) for v, n in zip(*terms, strict=True)]
     reach = 1
     while reach < len(totals) if p.tree else False:
-        grown = [_plus(m, a, b) for a, b in zip(totals, totals[reach:], strict=False)]
+        grown = [plus(m, a, b) for a, b in zip(totals, totals[reach:], strict=False)]
         totals = totals[:reach] + grown
         reach *= 2
     if not p.tree:
         for t in range(1, len(totals)):
-            totals[t] = _plus(m, totals[t - 1], totals[t])
+            totals[t] = plus(m, totals[t - 1], totals[t])
     out = []
     for t, total in enumerate(totals):
-        v, n = _plus(m, total, _scaled(s, 0.0 * s))
-        out.append(_power(m, m.mul(outer[t], v), n + power[t]))
+        v, n = plus(m, total, scaled(s, 0.0 * s))
+        out.append(power_of_two(m, m.mul(outer[t], v), n + power[t]))
     return out
 
 
-def _scaled(x: Array, power: Array) -> tuple[Array, Array]:
+def split_exponent(m: Machine, sums: Array) -> tuple[Array, Array, Array]:
+    """n, exp(c - n ln 2) and its inverse, for sums c and n the nearest integers."""
+    power = np.rint(np.asarray(sums / np.log(WIDE(2)), dtype=float))
+    power = np.where(np.isfinite(power), power, 0.0)
+    rest = np.asarray(sums, WIDE) - power * np.log(WIDE(2))
+    outer, inner = (m.function(np.exp, q, m.exp_error) for q in (rest, -rest))
+    return power, outer, inner
+
+
+def scaled(x: Array, power: Array) -> tuple[Array, Array]:
+    """Significand and exponent of x 2**power."""
     v, n = np.frexp(x)
     return v, n + power
 
 
-def _power(m: Machine, x: Array, power: Array) -> Array:
+def power_of_two(m: Machine, x: Array, power: Array) -> Array:
+    """x 2**power, rounded once."""
     moved = np.ldexp(x, np.clip(power, -9000, 9000).astype(int))
     return moved if m.exact else m.rounded(moved)
 
 
-def _plus(m: Machine, left: Any, right: Any) -> tuple[Array, Array]:
+def plus(m: Machine, left: Any, right: Any) -> tuple[Array, Array]:
+    """The sum of two pairs, at the larger exponent."""
     (x, i), (y, j) = left, right
     top = np.where(x == 0, j, np.where(y == 0, i, np.maximum(i, j)))
-    return _scaled(m.add(_power(m, x, i - top), _power(m, y, j - top)), top)
+    return scaled(m.add(power_of_two(m, x, i - top), power_of_two(m, y, j - top)), top)
 
 
 def _full(m: Machine, p: Program, log: Array, x: Array, s: Array) -> Array:
