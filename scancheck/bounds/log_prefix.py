@@ -10,7 +10,8 @@ A_t B_j. What c_t and c_j (p_t and p_j) have in common cancels, as for differenc
     factored, renorm   theta_tj as in `log_difference`; A and B have exp's errors at the
                        full c_t and c_j, so that e1 meets |c_t| + |c_j|, not |c_t - c_j|
     ratio, in order    theta_tj = sum over i in (j, t] of -log(1 - r_i), with r_i the
-                       error of w_i, u, and eta / |p_i| where p_i underflows
+                       error of w_i, u, and eta / |p_i| where p_i underflows; beside
+                       it u and eta of p_j, for products held in more digits
     ratio, tree        t products in p_t and j in p_j, each rounded, cancel nowhere
 
 Underflow of A meets the whole inner sum, underflow inside that sum is multiplied by A.
@@ -22,6 +23,7 @@ overflow, and what falls off their sums is below 2 eta of the larger operand.
 import numpy as np
 
 from scancheck.bounds.error_scan import raised
+from scancheck.bounds.log_difference import later_rho
 from scancheck.bounds.log_entry import (
     ADD_ETA,
     BROKEN,
@@ -146,7 +148,8 @@ def extend_product(s, h, at, w, we, c, table):
         return
     h[SHARE, at], h[RHO, at] = -np.log1p(-own), 0.0
     if at > 0 and in_order:
-        h[SHARE, at] -= np.log1p(-rounding)
+        h[RHO, at] = -np.log1p(-rounding)
+        h[SHARE, at] += h[RHO, at]
     elif at > 0:
         h[RHO, at] = -at * np.log1p(-s[ROUNDING])
     s[SUM_ERROR] += h[SHARE, at]
@@ -181,14 +184,15 @@ def state_error(s, h, at, own, lost, high, c, table):
     f, d, theta, e = 1.0, 0.0, 0.0, 0.0
     for back in range(at + 1):
         j = at - back
-        off = theta + h[RHO, at] + h[RHO, j] if back > 0 else 0.0
+        off = theta + later_rho(h, at, c) + h[RHO, j] if back > 0 else 0.0
         both = own + h[OWN, j] + own * h[OWN, j]
         fe = f * (np.expm1(off) * (1.0 + both) + both)
         e += joined(f, fe, h[DRIVE, j], h[DRIVE_ERROR, j], growth)
         f = further(f, d, h[DECAY, j], h[LOG, j])
         d += h[LOG, j]
         theta += h[SHARE, j]
-    fe = f * (np.expm1(theta + h[RHO, at]) * (1.0 + own) + own) + lost
+    off = theta + later_rho(h, at, c)
+    fe = f * (np.expm1(off) * (1.0 + own) + own) + lost
     e += carried(s, f, fe, at, c, table)
     inside = lost * s[INNER] + s[INNER_FLOOR] * high + c[ETA]
     return e + inside * (1.0 + growth)

@@ -24,6 +24,7 @@ import numpy as np
 
 from scancheck.bounds.error_scan import raised
 from scancheck.bounds.error_tile import pick
+from scancheck.bounds.log_difference import later_rho
 from scancheck.bounds.log_entry import (
     ADD_ETA,
     BROKEN,
@@ -135,7 +136,7 @@ def _summed(s, h, at, first, edge, kept, c, table):
             path += abs(log) + share
             rise += max(0.0, log + share)
             fall += max(0.0, share - log)
-        off = theta + h[RHO, t] + rho if terms > 0 else 0.0
+        off = theta + later_rho(h, t, c) + rho if terms > 0 else 0.0
         if form == MASKED:
             if terms > 0:
                 partial = sum_error(

@@ -142,14 +142,16 @@ def push(s, lt, wt, xt, c, table, here):
         return
     s[SUM] += log
     s[PATH] += abs(log) + lt[2]
-    share, rho = lt[2], 0.0
+    share, rho, held = lt[2], 0.0, 0.0
     if not in_order:
         rho = table[here, SUM_GROWTH] * s[PATH] + here * c[ADD_ETA]
     elif here > 0:
         before = s[SUM_ERROR] + share
-        share += u * (abs(s[SUM]) + before) / (1.0 - u) + c[ADD_ETA]
+        # c_t may be held in more digits and rounded where it is read.
+        held = u * (abs(s[SUM]) + before) / (1.0 - u) + c[ADD_ETA]
+        share += held
     s[SUM_ERROR] += share
-    s[NEW_SHARE], s[NEW_RHO] = share, rho
+    s[NEW_SHARE], s[NEW_RHO] = share, rho + held
     off = s[SUM_ERROR] + rho
     s[LASTING] = raised(s[LASTING], abs(s[SUM]) + off)
     shift = np.expm1(share)
@@ -158,7 +160,7 @@ def push(s, lt, wt, xt, c, table, here):
     new, top = xt[2], xt[1] + xt[2]
     if top > 0.0:
         theta, size = logarithm(top, off, s[SUM], c)
-        new += top * np.expm1(theta + rho)
+        new += top * np.expm1(theta + rho + held)
         s[HIGH_SPAN] = max(s[HIGH_SPAN], size)
     if in_order:
         e = inherited + new
