@@ -1,0 +1,330 @@
+// Channels over the warps, their states over two lanes, time in the loop: the kernel for
+// many channels and up to 16 states.
+//
+// A warp has 16 channels; a lane has 8 states of one of them in registers. u, delta and z
+// come as rows of 128 bytes, a tile, through cp.async into shared memory, in 16-byte
+// vectors whose place is turned by the channel so that no banks collide. B and C of the
+// tile lie in shared memory as floats, [step][16 of B, 16 of C]. Two vectors are a
+// sub-block: of its steps each lane of a pair has those of one vector, makes d and d u of
+// them one sub-block ahead, and y. The pair meets in `meeting` for d and d u, and by one
+// shuffle per own step for y. The gated outputs take the place of u and leave as rows.
+//
+// Needs rows that begin at multiples of 16 bytes and a length that is one.
+#pragma once
+
+#include "selective_scan_arguments.cuh"
+#include "selective_scan_recurrence.cuh"
+#include "storage.cuh"
+
+// Without a byte to copy the 16 become zeros, and `from` is not read.
+__device__ __forceinline__ void copy_16_bytes(unsigned to, const void* from, int bytes) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
+               "r"(bytes));
+}
+
+__device__ __forceinline__ void commit_copies() {
+  asm volatile("cp.async.commit_group;");
+}
+
+// Waits until at most `COUNT` of the newest groups of copies are under way.
+template <int COUNT>
+__device__ __forceinline__ void await_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(COUNT) : "memory");
+}
+
+template <class Storage, int WARPS>
+struct RowsLayout {
+  static constexpr int VECTOR = 16 / sizeof(Storage);  // steps in 16 bytes
+  static constexpr int SUB_BLOCK = 2 * VECTOR;
+  static constexpr int TILE = 8 * VECTOR;
+  static constexpr int CHANNELS = 16;                  // of a warp
+  static constexpr int ROWS = CHANNELS * 8;            // vectors of one tensor's tile
+  static constexpr int MEETING = 2 * SUB_BLOCK + 4;    // floats a channel
+  static constexpr int KEYS = TILE * 32;               // floats of one tile
+  // u twice, delta twice, z.
+  static constexpr int ROW_BYTES = WARPS * 5 * ROWS * 16;
+  static constexpr int BYTES =
+      ROW_BYTES + (2 * KEYS + WARPS * CHANNELS * MEETING) * int(sizeof(float));
+};
+
+// One tensor's rows as one lane copies them: row lane / 8 and those 4, 8 and 12 below it,
+// vector lane % 8 of each tile.
+struct RowSource {
+  const char* at;       // in the tile to copy next
+  long long four_rows;  // bytes
+
+  // Into the tile at shared address `to`; what does not exist becomes zeros.
+  __device__ __forceinline__ void copy(unsigned to, const int (&bytes)[4],
+                                       bool steps_exist) {
+    const char* from = at;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+      copy_16_bytes(to + i * 4 * 8 * 16, from, steps_exist ? bytes[i] : 0);
+      from += four_rows;
+    }
+    at += 8 * 16;
+  }
+};
+
+// B and C of one tile, rows of the lane's key: from memory, then as floats to `keys`.
+template <class Storage, int WARPS>
+struct KeyFetch {
+  using Layout = RowsLayout<Storage, WARPS>;
+  static constexpr int VECTOR = Layout::VECTOR;
+  static constexpr int PASSES = (8 + WARPS - 1) / WARPS;
+  Packed<Storage, VECTOR> fetched[PASSES];
+
+  __device__ __forceinline__ void load(const Storage* row, long long first_step,
+                                       long long steps) {
+#pragma unroll
+    for (int i = 0; i < PASSES; i++) {
+      const int vector = int(threadIdx.x) / 32 + i * WARPS;
+      const long long step = first_step + vector * VECTOR;
+      fetched[i].clear();
+      if (vector < 8 && row != nullptr && step < steps) fetched[i].load(row + step);
+    }
+  }
+
+  __device__ __forceinline__ void store(float* keys) const {
+#pragma unroll
+    for (int i = 0; i < PASSES; i++) {
+      const int vector = int(threadIdx.x) / 32 + i * WARPS;
+      if (vector < 8) {
+#pragma unroll
+        for (int k = 0; k < VECTOR; k++) {
+          keys[(vector * VECTOR + k) * 32 + threadIdx.x % 32] = fetched[i].at(k);
+        }
+      }
+    }
+  }
+};
+
+template <class Storage, class Functions, class Recurrence, int WARPS, int BLOCKS>
+__global__ void __launch_bounds__(32 * WARPS, BLOCKS)
+    selective_scan_rows(const __grid_constant__ Arguments a) {
+  using Layout = RowsLayout<Storage, WARPS>;
+  constexpr int VECTOR = Layout::VECTOR, SUB_BLOCK = Layout::SUB_BLOCK;
+  constexpr int TILE = Layout::TILE, ROWS = Layout::ROWS;
+  extern __shared__ uint4 memory[];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int channel = lane / 2, half = lane % 2;
+  uint4* const u_rows = memory + warp * 5 * ROWS;
+  uint4* const delta_rows = u_rows + 2 * ROWS;
+  uint4* const z_rows = u_rows + 4 * ROWS;
+  float* const keys = reinterpret_cast<float*>(memory + WARPS * 5 * ROWS);
+  float* const meeting =
+      keys + 2 * Layout::KEYS + (warp * Layout::CHANNELS + channel) * Layout::MEETING;
+
+  const Place place = place_of(a, WARPS * Layout::CHANNELS);
+  const long long first = place.first + warp * Layout::CHANNELS;
+  const int rows = min(Layout::CHANNELS, place.count - warp * Layout::CHANNELS);
+  const bool exists = channel < rows;
+  const long long own = exists ? first + channel : place.first;
+  const float one = runtime_one(a);
+
+  int bytes[4];
+#pragma unroll
+  for (int i = 0; i < 4; i++) bytes[i] = lane / 8 + 4 * i < rows ? 16 : 0;
+  const int lane_place = lane / 8 * 8 + (lane % 8 ^ lane / 8 * 2);
+  auto shared_place = [&](uint4* tile) {
+    return unsigned(__cvta_generic_to_shared(tile + lane_place));
+  };
+  const unsigned u_place = shared_place(u_rows), delta_place = shared_place(delta_rows);
+  auto source = [&](const void* tensor, long long by_batch, long long by_channel) {
+    const long long offset = place.batch * by_batch + (first + lane / 8) * by_channel;
+    const Storage* from = static_cast<const Storage*>(tensor) + offset;
+    return RowSource{reinterpret_cast<const char*>(from + lane % 8 * VECTOR),
+                     4 * by_channel * (long long)sizeof(Storage)};
+  };
+  RowSource u = source(a.u, a.u_batch, a.u_channel);
+  RowSource delta = source(a.delta, a.delta_batch, a.delta_channel);
+  RowSource z = source(a.z, a.z_batch, a.z_channel);
+  const bool gated = a.z != nullptr;
+
+  const int key = lane % 16;
+  const Storage* key_row = nullptr;
+  if (key < a.states) {
+    key_row = lane < 16 ? static_cast<const Storage*>(a.B) + place.batch * a.B_batch +
+                              place.group * a.B_group + key * a.B_state
+                        : static_cast<const Storage*>(a.C) + place.batch * a.C_batch +
+                              place.group * a.C_group + key * a.C_state;
+  }
+
+  float scaled[8];
+  typename Recurrence::State h[8];
+#pragma unroll
+  for (int i = 0; i < 8; i++) {
+    const int state = half * 8 + i;
+    const bool there = exists && state < a.states;
+    h[i] = {};
+    scaled[i] = there ? scaled_decay(a.A[own * a.A_channel + state]) : 0.0f;
+    if (there && a.initial_state != nullptr) {
+      h[i].value = awaited(a.initial_state[place.batch * a.initial_batch +
+                                           own * a.initial_channel + state],
+                           one);
+    }
+  }
+  const float skip = awaited(a.D != nullptr ? a.D[own] : 0.0f, one);
+  const float bias = awaited(a.delta_bias != nullptr ? a.delta_bias[own] : 0.0f, one);
+
+  // This lane's vector of a sub-block in a tile of rows.
+  auto vector_of = [&](uint4* tile, int sub_block) {
+    return reinterpret_cast<Storage*>(
+        tile + channel * 8 + ((2 * sub_block + half) ^ (2 * (channel % 4))));
+  };
+  const bool curved = a.delta_softplus != 0;
+  auto step_sizes = [&](int buffer, int sub_block, long long first_step,
+                        float (&d)[VECTOR], float (&written)[VECTOR]) {
+    Packed<Storage, VECTOR> deltas, inputs;
+    deltas.load(vector_of(delta_rows + buffer * ROWS, sub_block));
+    inputs.load(vector_of(u_rows + buffer * ROWS, sub_block));
+    // Vectors are whole: the length is a multiple of theirs.
+    const bool there = first_step + (2 * sub_block + half) * VECTOR < a.steps;
+#pragma unroll
+    for (int k = 0; k < VECTOR; k++) {
+      const float x = __fadd_rn(deltas.at(k), bias);
+      // Without a branch, so that all steps interleave with what the caller does.
+      const float softplus = Functions::softplus(x);
+      d[k] = there ? (curved ? softplus : x) : 0.0f;
+      written[k] = __fmul_rn(d[k], inputs.at(k));
+    }
+  };
+  auto meet = [&](const float (&d)[VECTOR], const float (&written)[VECTOR]) {
+    float4* const to = reinterpret_cast<float4*>(meeting + half * SUB_BLOCK);
+#pragma unroll
+    for (int k = 0; k < VECTOR; k += 2) {
+      to[k / 2] = make_float4(d[k], written[k], d[k + 1], written[k + 1]);
+    }
+  };
+
+  const int lane_step = lane % 8 * VECTOR;  // the first of those it copies of a tile
+  KeyFetch<Storage, WARPS> key_fetch;
+  u.copy(u_place, bytes, lane_step < a.steps);
+  delta.copy(delta_place, bytes, lane_step < a.steps);
+  commit_copies();
+  key_fetch.load(key_row, 0, a.steps);
+  key_fetch.store(keys);
+  await_copies<0>();
+  __syncwarp();
+  float d[VECTOR], written[VECTOR];
+  step_sizes(0, 0, 0, d, written);
+  meet(d, written);
+
+  Storage* y = static_cast<Storage*>(a.y) +
+               (place.batch * a.channels + first + lane / 8) * a.steps + lane_step;
+  int buffer = 0;
+  for (long long first_step = 0; first_step < a.steps; first_step += TILE) {
+    // The keys of this tile are there, those of the last one no longer needed.
+    __syncthreads();
+    const long long next_step = first_step + TILE;
+    if (gated) z.copy(shared_place(z_rows), bytes, first_step + lane_step < a.steps);
+    commit_copies();
+    if (next_step < a.steps) {
+      const unsigned shift = (buffer ^ 1) * ROWS * 16;
+      u.copy(u_place + shift, bytes, next_step + lane_step < a.steps);
+      delta.copy(delta_place + shift, bytes, next_step + lane_step < a.steps);
+    }
+    commit_copies();
+    if (a.edges != nullptr && first_step % a.edge_steps == 0 && exists) {
+      const long long chunks = (a.steps + a.edge_steps - 1) / a.edge_steps;
+      float* const to =
+          a.edges +
+          ((place.batch * chunks + first_step / a.edge_steps) * a.channels + own) *
+              a.states;
+#pragma unroll
+      for (int i = 0; i < 8; i++) {
+        if (half * 8 + i < a.states) to[half * 8 + i] = h[i].value;
+      }
+    }
+
+#pragma unroll 1
+    for (int sub_block = 0; sub_block < 4; sub_block++) {
+      if (first_step + sub_block * SUB_BLOCK >= a.steps) break;
+      const bool last = sub_block == 3;
+      if (last) {
+        key_fetch.load(key_row, next_step, a.steps);
+        await_copies<0>();
+        __syncwarp();
+      }
+      step_sizes(buffer ^ last, (sub_block + 1) % 4, last ? next_step : first_step, d,
+                 written);
+      const float* const key_steps = keys + buffer * Layout::KEYS +
+                                     sub_block * SUB_BLOCK * 32 + half * 8;
+      float outputs[VECTOR];
+#pragma unroll
+      for (int step = 0; step < SUB_BLOCK; step += 2) {
+        const float4 two = reinterpret_cast<const float4*>(meeting)[step / 2];
+#pragma unroll
+        for (int k = 0; k < 2; k++) {
+          const float* const at = key_steps + (step + k) * 32;
+          const float4 b[2] = {reinterpret_cast<const float4*>(at)[0],
+                               reinterpret_cast<const float4*>(at)[1]};
+          const float4 c[2] = {reinterpret_cast<const float4*>(at + 16)[0],
+                               reinterpret_cast<const float4*>(at + 16)[1]};
+          const float size = k ? two.z : two.x, input = k ? two.w : two.y;
+          float sum = 0.0f;
+#pragma unroll
+          for (int i = 0; i < 8; i++) {
+            const float4 b4 = b[i / 4], c4 = c[i / 4];
+            const float B = i % 4 == 0 ? b4.x : i % 4 == 1 ? b4.y : i % 4 == 2 ? b4.z : b4.w;
+            const float C = i % 4 == 0 ? c4.x : i % 4 == 1 ? c4.y : i % 4 == 2 ? c4.z : c4.w;
+            Recurrence::advance(h[i], size, scaled[i], __fmul_rn(input, B));
+            sum = i ? __fmaf_rn(C, h[i].value, sum) : __fmul_rn(C, h[i].value);
+          }
+          const int at_step = (step + k) % VECTOR;
+          if (step + k < VECTOR) {
+            outputs[at_step] = sum;
+          } else {
+            const float sent = half ? outputs[at_step] : sum;
+            const float kept = half ? sum : outputs[at_step];
+            outputs[at_step] =
+                __fadd_rn(kept, __shfl_xor_sync(0xffffffffu, sent, 1));
+          }
+        }
+      }
+      await_copies<1>();
+      __syncwarp();
+      Storage* const inputs_at = vector_of(u_rows + buffer * ROWS, sub_block);
+      Packed<Storage, VECTOR> inputs, gates;
+      inputs.load(inputs_at);
+#pragma unroll
+      for (int k = 0; k < VECTOR; k++) {
+        outputs[k] = __fmaf_rn(skip, inputs.at(k), outputs[k]);
+      }
+      if (gated) {
+        gates.load(vector_of(z_rows, sub_block));
+#pragma unroll
+        for (int k = 0; k < VECTOR; k++) {
+          outputs[k] = __fmul_rn(outputs[k], Functions::silu(gates.at(k)));
+        }
+      }
+      packed<Storage, VECTOR>(outputs).store(inputs_at);
+      meet(d, written);
+      if (last) key_fetch.store(keys + (buffer ^ 1) * Layout::KEYS);
+      __syncwarp();
+    }
+
+    if (first_step + lane_step < a.steps) {
+      const uint4* const from = u_rows + buffer * ROWS + lane_place;
+#pragma unroll
+      for (int i = 0; i < 4; i++) {
+        Packed<Storage, VECTOR> outputs;
+        outputs.load(reinterpret_cast<const Storage*>(from + i * 4 * 8));
+        if (bytes[i]) outputs.store(y + 4 * i * a.steps);
+      }
+    }
+    y += TILE;
+    __syncwarp();
+    buffer ^= 1;
+  }
+
+  if (exists) {
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+      const int state = half * 8 + i;
+      if (state < a.states) {
+        a.last_state[(place.batch * a.channels + own) * a.states + state] = h[i].value;
+      }
+    }
+  }
+}
