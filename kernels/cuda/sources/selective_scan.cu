@@ -1,2 +1,6 @@
-// selective_scan forward: the kernels that selective_scan.py instantiates.
+// selective_scan forward: the kernels that selective_scan_instances.py names.
 #include "selective_scan_rows.cuh"
+#include "selective_scan_steps.cuh"
+
+using scancheck::Fast;
+using scancheck::Reproducible;

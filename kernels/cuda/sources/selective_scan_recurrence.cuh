@@ -3,11 +3,12 @@
 // `scaled` is A log2 e, held inside fp32's range so that d = 0 leaves the state as it is.
 #pragma once
 
-#include "selective_scan_functions.cuh"
+#include "functions.cuh"
 
 __device__ __forceinline__ float scaled_decay(float A) {
-  const float largest = 3.402823466e38f;
-  return fminf(fmaxf(__fmul_rn(A, LOG2_E), -largest), largest);
+  const float largest = 0x1.fffffep+127f;
+  const float scaled = __fmul_rn(A, scancheck::LOG2_E);
+  return scancheck::min_or_nan(scancheck::max_or_nan(scaled, -largest), largest);
 }
 
 template <class Functions>
@@ -17,7 +18,7 @@ struct Plain {
   };
   static __device__ __forceinline__ void advance(State& h, float d, float scaled,
                                                  float drive) {
-    h.value = __fmaf_rn(Functions::decay(d, scaled), h.value, drive);
+    h.value = __fmaf_rn(Functions::exp2_(__fmul_rn(d, scaled)), h.value, drive);
   }
 };
 
@@ -30,22 +31,22 @@ struct Compensated {
   };
   static __device__ __forceinline__ void advance(State& h, float d, float scaled,
                                                  float drive) {
-    const float shift = 12582912.0f;
-    float t = __fmaf_rn(d, scaled, shift);
-    t = fminf(fmaxf(t, shift - 126.0f), shift + 128.0f);
-    const float n = __fsub_rn(t, shift);
-    float f = __fmaf_rn(d, scaled, -n);
-    f = fminf(fmaxf(f, -0.5f), 0.5f);
-    float q = 0.00015403512225020677f;
-    q = __fmaf_rn(q, f, 0.0013390735257416964f);
-    q = __fmaf_rn(q, f, 0.009618237614631653f);
-    q = __fmaf_rn(q, f, 0.05550357326865196f);
-    q = __fmaf_rn(q, f, 0.24022649228572845f);
-    q = __fmaf_rn(q, f, 0.6931471824645996f);
+    using namespace scancheck;
+    const float x = min_or_nan(max_or_nan(__fmul_rn(d, scaled), EXP2_LOWEST),
+                               EXP2_HIGHEST);
+    const float shifted = __fadd_rn(x, SHIFT);
+    const float n = __fsub_rn(shifted, SHIFT);
+    const float f = __fsub_rn(x, n);
+    float p = __fmaf_rn(f, EXP2_5, EXP2_4);
+    p = __fmaf_rn(f, p, EXP2_3);
+    p = __fmaf_rn(f, p, EXP2_2);
+    p = __fmaf_rn(f, p, EXP2_1);
+    p = __fmaf_rn(f, p, EXP2_0);
     const bool near_one = n == 0.0f;
-    const float power = __int_as_float(0x3f800000 + (__float_as_int(t) << 23));
-    const float scale = __fmul_rn(f, power);
-    const float factor = __fmaf_rn(q, scale, near_one ? 0.0f : power);
+    // 2^f - 1, or 2^(n + f).
+    const float factor =
+        near_one ? __fmul_rn(f, p)
+                 : flushed(x, scancheck::scaled(__fmaf_rn(f, p, 1.0f), shifted));
     const float kept = near_one ? h.value : 0.0f;
     const float kept_rest = near_one ? h.rest : 0.0f;
     const float increment = __fadd_rn(__fmaf_rn(factor, h.value, drive),

@@ -323,7 +323,8 @@ __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
     for (int i = 0; i < 8; i++) {
       const int state = half * 8 + i;
       if (state < a.states) {
-        a.last_state[(place.batch * a.channels + own) * a.states + state] = h[i].value;
+        a.last_state[(place.batch * a.channels + own) * a.states + state] =
+            __fadd_rn(h[i].value, 0.0f);
       }
     }
   }
