@@ -287,9 +287,11 @@ __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
       Storage* const inputs_at = vector_of(u_rows + buffer * ROWS, sub_block);
       Packed<Storage, VECTOR> inputs, gates;
       inputs.load(inputs_at);
+      if (a.D != nullptr) {
 #pragma unroll
-      for (int k = 0; k < VECTOR; k++) {
-        outputs[k] = __fmaf_rn(skip, inputs.at(k), outputs[k]);
+        for (int k = 0; k < VECTOR; k++) {
+          outputs[k] = __fmaf_rn(skip, inputs.at(k), outputs[k]);
+        }
       }
       if (gated) {
         gates.load(vector_of(z_rows, sub_block));

@@ -1,0 +1,121 @@
+"""Which instances of selective_scan.cu there are, and which one a call takes.
+
+Told without torch, so that all of them can be listed and compiled anywhere.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+
+SOURCE = "selective_scan.cu"
+
+STORAGE = {"fp32": "float", "fp16": "__half", "bf16": "__nv_bfloat16"}
+BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
+
+# Of each variant: the functions of softplus and silu, and the recurrence.
+VARIANTS = {
+    "fast": ("Fast", "Plain<Fast>"),
+    "reproducible": ("Reproducible", "Plain<Reproducible>"),
+    "accurate": ("Reproducible", "Compensated"),
+}
+
+ROWS_STATES = 16
+"""Most states of selective_scan_rows, and what its blocks are padded to."""
+
+LARGEST_STATES = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """What the choice of an instance depends on."""
+
+    batch: int
+    channels: int
+    steps: int
+    states: int
+    groups: int
+    constant_b: bool
+    constant_c: bool
+    aligned: bool  # rows of u, delta, z, B, C and y are whole 16-byte vectors
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instance:
+    """One kernel and how it is launched."""
+
+    expression: str  # name in the source
+    channels: int  # per block
+    threads: int
+    shared: int  # bytes of dynamic shared memory
+
+
+def blocks(problem: Problem, instance: Instance) -> int:
+    """How many blocks cover the problem."""
+    in_group = problem.channels // problem.groups
+    return problem.batch * problem.groups * -(-in_group // instance.channels)
+
+
+def chosen(problem: Problem, dtype: str, variant: str) -> Instance:
+    """The instance for a call."""
+    constant = problem.constant_b or problem.constant_c
+    if problem.aligned and not constant and problem.states <= ROWS_STATES:
+        return rows(dtype, variant, _rows_warps(problem))
+    lanes = _lanes(problem.states)
+    return steps(dtype, variant, lanes, problem.constant_b, problem.constant_c)
+
+
+def _rows_warps(problem: Problem) -> int:
+    """Warps per block: 12, one block per multiprocessor, where they are whole."""
+    in_group = problem.channels // problem.groups
+    total = problem.batch * problem.channels
+    return 12 if in_group % 192 == 0 and total >= 192 * 120 else 4
+
+
+def _lanes(states: int) -> int:
+    """Lanes per channel, 8 states each; at least two, as selective_scan_rows has."""
+    lanes = 2
+    while 8 * lanes < states:
+        lanes *= 2
+    return lanes
+
+
+def rows(dtype: str, variant: str, warps: int) -> Instance:
+    """selective_scan_rows: many channels, at most 16 states."""
+    functions, recurrence = VARIANTS[variant]
+    vector = 16 // BYTES[dtype]
+    channels = 16 * warps
+    # u and delta twice, z once; B and C as floats twice; d and d u of a sub-block.
+    floats = 2 * 8 * vector * 32 + channels * (4 * vector + 4)
+    return Instance(
+        expression=f"selective_scan_rows<{STORAGE[dtype]}, {functions}, {recurrence}, "
+        f"{warps}, {1 if warps == 12 else 3}>",
+        channels=channels,
+        threads=32 * warps,
+        shared=channels * 5 * 128 + 4 * floats,
+    )
+
+
+def steps(
+    dtype: str, variant: str, lanes: int, constant_b: bool, constant_c: bool
+) -> Instance:
+    """selective_scan_steps: any shape and layout."""
+    functions, recurrence = VARIANTS[variant]
+    channels = 4 * 32 // lanes
+    flags = ", ".join("true" if flag else "false" for flag in (constant_b, constant_c))
+    return Instance(
+        expression=f"selective_scan_steps<{STORAGE[dtype]}, {functions}, {recurrence}, "
+        f"{lanes}, {flags}>",
+        channels=channels,
+        threads=128,
+        shared=4 * 32 * (16 * lanes + 4) + channels * 33 * 8,
+    )
+
+
+def instances() -> Iterator[str]:
+    """Every instance that a call can take."""
+    for dtype, variant in product(STORAGE, VARIANTS):
+        for warps in (4, 12):
+            yield rows(dtype, variant, warps).expression
+        for lanes in (2, 4, 8, 16, 32):
+            for constant_b, constant_c in product((False, True), repeat=2):
+                yield steps(dtype, variant, lanes, constant_b, constant_c).expression
