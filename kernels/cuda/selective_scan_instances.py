@@ -24,6 +24,9 @@ ROWS_STATES = 16
 
 LARGEST_STATES = 256
 
+MANY_CHANNELS = 8192
+"""B D from which selective_scan_rows is faster than selective_scan_time."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
@@ -57,11 +60,26 @@ def blocks(problem: Problem, instance: Instance) -> int:
 
 def chosen(problem: Problem, dtype: str, variant: str) -> Instance:
     """The instance for a call."""
+    return candidates(problem, dtype, variant)[0]
+
+
+def candidates(problem: Problem, dtype: str, variant: str) -> list[Instance]:
+    """Every instance that can take the problem, the preferred one first."""
     constant = problem.constant_b or problem.constant_c
-    if problem.aligned and not constant and problem.states <= ROWS_STATES:
-        return rows(dtype, variant, _rows_warps(problem))
     lanes = _lanes(problem.states)
-    return steps(dtype, variant, lanes, problem.constant_b, problem.constant_c)
+    found = [steps(dtype, variant, lanes, problem.constant_b, problem.constant_c)]
+    if problem.aligned and not constant:
+        if variant != "accurate":
+            found.insert(0, time(dtype, variant, problem.states))
+        if problem.states <= ROWS_STATES:
+            warps = _rows_warps(problem)
+            many = problem.batch * problem.channels >= MANY_CHANNELS
+            place = 0 if many or variant == "accurate" else 1
+            found[place:place] = [
+                rows(dtype, variant, warps),
+                rows(dtype, variant, 16 - warps),
+            ]
+    return found
 
 
 def _rows_warps(problem: Problem) -> int:
@@ -92,6 +110,18 @@ def rows(dtype: str, variant: str, warps: int) -> Instance:
         channels=channels,
         threads=32 * warps,
         shared=channels * 5 * 128 + 4 * floats,
+    )
+
+
+def time(dtype: str, variant: str, states: int) -> Instance:
+    """selective_scan_time: few channels."""
+    functions, _ = VARIANTS[variant]
+    padded = -(-states // 16) * 16
+    return Instance(
+        expression=f"selective_scan_time<{STORAGE[dtype]}, {functions}, 12>",
+        channels=12,
+        threads=384,
+        shared=2 * 2 * 16 * 32 * 16 + 4 * 12 * 2 * padded,
     )
 
 

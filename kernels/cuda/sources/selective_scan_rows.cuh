@@ -12,25 +12,10 @@
 // Needs rows that begin at multiples of 16 bytes and a length that is one.
 #pragma once
 
+#include "asynchronous_copy.cuh"
 #include "selective_scan_arguments.cuh"
 #include "selective_scan_recurrence.cuh"
 #include "storage.cuh"
-
-// Without a byte to copy the 16 become zeros, and `from` is not read.
-__device__ __forceinline__ void copy_16_bytes(unsigned to, const void* from, int bytes) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
-               "r"(bytes));
-}
-
-__device__ __forceinline__ void commit_copies() {
-  asm volatile("cp.async.commit_group;");
-}
-
-// Waits until at most `COUNT` of the newest groups of copies are under way.
-template <int COUNT>
-__device__ __forceinline__ void await_copies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(COUNT) : "memory");
-}
 
 template <class Storage, int WARPS>
 struct RowsLayout {
@@ -127,7 +112,7 @@ __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
   for (int i = 0; i < 4; i++) bytes[i] = lane / 8 + 4 * i < rows ? 16 : 0;
   const int lane_place = lane / 8 * 8 + (lane % 8 ^ lane / 8 * 2);
   auto shared_place = [&](uint4* tile) {
-    return unsigned(__cvta_generic_to_shared(tile + lane_place));
+    return shared_address(tile + lane_place);
   };
   const unsigned u_place = shared_place(u_rows), delta_place = shared_place(delta_rows);
   auto source = [&](const void* tensor, long long by_batch, long long by_channel) {
