@@ -34,8 +34,8 @@ _DTYPES = {name: dtype for dtype, name in CUDA_NAMES.items()}
 DTYPES = {_DTYPES[source]: name for name, source in STORAGE.items()}
 """Names of the storage formats by torch dtype."""
 
-EDGE_STEPS = 256
-"""Steps between the kept states: whole tiles of every kernel."""
+LOG2_EDGE_STEPS = 8
+"""Of the steps between kept states: whole tiles of every kernel."""
 
 
 def selective_scan(
@@ -97,8 +97,8 @@ def forward(
 ) -> None:
     """Runs that kernel on checked tensors of the current device.
 
-    `edges` [B, ceil(L / EDGE_STEPS), D, N] in fp32 receives the state before each
-    EDGE_STEPS steps.
+    `edges` [B, ceil(L / E), D, N] in fp32 receives the state before each
+    E = 2**LOG2_EDGE_STEPS steps.
     """
     words = (
         *(
@@ -121,7 +121,7 @@ def forward(
         *_key_strides(tensors["C"]),
         *_strides(tensors["A"], 1),
         *_strides(tensors["initial_state"], 2),
-        EDGE_STEPS,
+        LOG2_EDGE_STEPS,
         int(delta_softplus),
     )
     launch(

@@ -118,10 +118,12 @@ def time(dtype: str, variant: str, states: int) -> Instance:
     functions, _ = VARIANTS[variant]
     padded = -(-states // 16) * 16
     return Instance(
-        expression=f"selective_scan_time<{STORAGE[dtype]}, {functions}, 12>",
+        expression=f"selective_scan_time<{STORAGE[dtype]}, {functions}, 12, "
+        f"{4 if BYTES[dtype] == 2 else 2}>",
         channels=12,
         threads=384,
-        shared=2 * 2 * 16 * 32 * 16 + 4 * 12 * 2 * padded,
+        # B and C twice; u, delta and z twice; A and the state.
+        shared=2 * 2 * 16 * 512 + 12 * (2 * 3 * 512 + 2 * 4 * padded),
     )
 
 

@@ -11,8 +11,8 @@ struct Arguments {
   const float *A, *D, *delta_bias, *initial_state;
   void* y;            // [B, D, L], contiguous
   float* last_state;  // [B, D, N], contiguous
-  // [B, ceil(L / edge_steps), D, N], contiguous: the state before each edge_steps steps;
-  // may be null.
+  // [B, ceil(L / E), D, N], contiguous: the state before each E = 2^log2_edge_steps
+  // steps, a multiple of every kernel's tile; may be null.
   float* edges;
   long long batch, channels, steps, states, groups;
   long long u_batch, u_channel, delta_batch, delta_channel, z_batch, z_channel;
@@ -20,7 +20,7 @@ struct Arguments {
   // in the place of that of states.
   long long B_batch, B_group, B_state, C_batch, C_group, C_state;
   long long A_channel, initial_batch, initial_channel;
-  long long edge_steps;
+  long long log2_edge_steps;
   long long delta_softplus;
 };
 
@@ -52,4 +52,14 @@ __device__ __forceinline__ float awaited(float value, float one) {
 
 __device__ __forceinline__ float runtime_one(const Arguments& a) {
   return a.steps < 0 ? 2.0f : 1.0f;
+}
+
+// Where the state of a channel before `step` is kept, or null where it is not.
+__device__ __forceinline__ float* edge_place(const Arguments& a, long long batch,
+                                             long long channel, long long step) {
+  const long long edge_steps = 1ll << a.log2_edge_steps;
+  if (a.edges == nullptr || (step & (edge_steps - 1)) != 0) return nullptr;
+  const long long edges = (a.steps + edge_steps - 1) >> a.log2_edge_steps;
+  const long long edge = batch * edges + (step >> a.log2_edge_steps);
+  return a.edges + (edge * a.channels + channel) * a.states;
 }

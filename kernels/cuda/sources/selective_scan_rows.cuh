@@ -59,12 +59,12 @@ struct KeyFetch {
   static constexpr int PASSES = (8 + WARPS - 1) / WARPS;
   Packed<Storage, VECTOR> fetched[PASSES];
 
-  __device__ __forceinline__ void load(const Storage* row, long long first_step,
-                                       long long steps) {
+  __device__ __forceinline__ void load(const Storage* row, int first_step,
+                                       int steps) {
 #pragma unroll
     for (int i = 0; i < PASSES; i++) {
       const int vector = int(threadIdx.x) / 32 + i * WARPS;
-      const long long step = first_step + vector * VECTOR;
+      const int step = first_step + vector * VECTOR;
       fetched[i].clear();
       if (vector < 8 && row != nullptr && step < steps) fetched[i].load(row + step);
     }
@@ -124,6 +124,7 @@ __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
   RowSource u = source(a.u, a.u_batch, a.u_channel);
   RowSource delta = source(a.delta, a.delta_batch, a.delta_channel);
   RowSource z = source(a.z, a.z_batch, a.z_channel);
+  const int steps = int(a.steps);
   const bool gated = a.z != nullptr;
 
   const int key = lane % 16;
@@ -158,13 +159,13 @@ __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
         tile + channel * 8 + ((2 * sub_block + half) ^ (2 * (channel % 4))));
   };
   const bool curved = a.delta_softplus != 0;
-  auto step_sizes = [&](int buffer, int sub_block, long long first_step,
+  auto step_sizes = [&](int buffer, int sub_block, int first_step,
                         float (&d)[VECTOR], float (&written)[VECTOR]) {
     Packed<Storage, VECTOR> deltas, inputs;
     deltas.load(vector_of(delta_rows + buffer * ROWS, sub_block));
     inputs.load(vector_of(u_rows + buffer * ROWS, sub_block));
     // Vectors are whole: the length is a multiple of theirs.
-    const bool there = first_step + (2 * sub_block + half) * VECTOR < a.steps;
+    const bool there = first_step + (2 * sub_block + half) * VECTOR < steps;
 #pragma unroll
     for (int k = 0; k < VECTOR; k++) {
       const float x = __fadd_rn(deltas.at(k), bias);
@@ -184,10 +185,10 @@ __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
 
   const int lane_step = lane % 8 * VECTOR;  // the first of those it copies of a tile
   KeyFetch<Storage, WARPS> key_fetch;
-  u.copy(u_place, bytes, lane_step < a.steps);
-  delta.copy(delta_place, bytes, lane_step < a.steps);
+  u.copy(u_place, bytes, lane_step < steps);
+  delta.copy(delta_place, bytes, lane_step < steps);
   commit_copies();
-  key_fetch.load(key_row, 0, a.steps);
+  key_fetch.load(key_row, 0, steps);
   key_fetch.store(keys);
   await_copies<0>();
   __syncwarp();
@@ -198,36 +199,30 @@ __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
   Storage* y = static_cast<Storage*>(a.y) +
                (place.batch * a.channels + first + lane / 8) * a.steps + lane_step;
   int buffer = 0;
-  for (long long first_step = 0; first_step < a.steps; first_step += TILE) {
+  for (int first_step = 0; first_step < steps; first_step += TILE) {
     // The keys of this tile are there, those of the last one no longer needed.
     __syncthreads();
-    const long long next_step = first_step + TILE;
-    if (gated) z.copy(shared_place(z_rows), bytes, first_step + lane_step < a.steps);
+    const int next_step = first_step + TILE;
+    if (gated) z.copy(shared_place(z_rows), bytes, first_step + lane_step < steps);
     commit_copies();
-    if (next_step < a.steps) {
+    if (next_step < steps) {
       const unsigned shift = (buffer ^ 1) * ROWS * 16;
-      u.copy(u_place + shift, bytes, next_step + lane_step < a.steps);
-      delta.copy(delta_place + shift, bytes, next_step + lane_step < a.steps);
+      u.copy(u_place + shift, bytes, next_step + lane_step < steps);
+      delta.copy(delta_place + shift, bytes, next_step + lane_step < steps);
     }
     commit_copies();
-    if (a.edges != nullptr && first_step % a.edge_steps == 0 && exists) {
-      const long long chunks = (a.steps + a.edge_steps - 1) / a.edge_steps;
-      float* const to =
-          a.edges +
-          ((place.batch * chunks + first_step / a.edge_steps) * a.channels + own) *
-              a.states;
+    if (float* const to = edge_place(a, place.batch, own, first_step)) {
 #pragma unroll
       for (int i = 0; i < 8; i++) {
-        if (half * 8 + i < a.states) to[half * 8 + i] = h[i].value;
+        if (exists && half * 8 + i < a.states) to[half * 8 + i] = h[i].value;
       }
     }
-
 #pragma unroll 1
     for (int sub_block = 0; sub_block < 4; sub_block++) {
-      if (first_step + sub_block * SUB_BLOCK >= a.steps) break;
+      if (first_step + sub_block * SUB_BLOCK >= steps) break;
       const bool last = sub_block == 3;
       if (last) {
-        key_fetch.load(key_row, next_step, a.steps);
+        key_fetch.load(key_row, next_step, steps);
         await_copies<0>();
         __syncwarp();
       }
@@ -291,7 +286,7 @@ __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
       __syncwarp();
     }
 
-    if (first_step + lane_step < a.steps) {
+    if (first_step + lane_step < steps) {
       const uint4* const from = u_rows + buffer * ROWS + lane_place;
 #pragma unroll
       for (int i = 0; i < 4; i++) {

@@ -62,11 +62,9 @@ __global__ void __launch_bounds__(32 * STEPS_WARPS)
       constant_c[i] = static_cast<const float*>(a.C)[own * a.C_state + state];
     }
   }
-  const long long chunks =
-      a.edges == nullptr ? 0 : (a.steps + a.edge_steps - 1) / a.edge_steps;
 
-  for (long long first_step = 0; first_step < a.steps; first_step += STEPS_TILE) {
-    const int count = int(min((long long)STEPS_TILE, a.steps - first_step));
+  for (int first_step = 0; first_step < a.steps; first_step += STEPS_TILE) {
+    const int count = min(STEPS_TILE, int(a.steps) - first_step);
     __syncthreads();
     for (int i = warp; i < 2 * WIDTH; i += STEPS_WARPS) {
       const bool of_c = i >= WIDTH;
@@ -92,14 +90,10 @@ __global__ void __launch_bounds__(32 * STEPS_WARPS)
     }
     __syncthreads();
 
-    if (a.edges != nullptr && first_step % a.edge_steps == 0 && exists) {
-      float* const to =
-          a.edges +
-          ((place.batch * chunks + first_step / a.edge_steps) * a.channels + own) *
-              a.states;
+    if (float* const to = edge_place(a, place.batch, own, first_step)) {
 #pragma unroll
       for (int i = 0; i < 8; i++) {
-        if (part * 8 + i < a.states) to[part * 8 + i] = h[i].value;
+        if (exists && part * 8 + i < a.states) to[part * 8 + i] = h[i].value;
       }
     }
 

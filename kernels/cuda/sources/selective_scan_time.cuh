@@ -67,18 +67,20 @@ __device__ __forceinline__ float pairwise_sum(const float (&values)[COUNT]) {
   return sums[0];
 }
 
-template <class Storage, class Functions, int WARPS>
+template <class Storage, class Functions, int WARPS, int UNROLLED>
 __global__ void __launch_bounds__(32 * WARPS, 12 / WARPS)
     selective_scan_time(const __grid_constant__ Arguments a) {
   constexpr int VECTOR = 16 / sizeof(Storage), TILE = 32 * VECTOR;
   constexpr int STATES = TIME_STATES, SIDE = TIME_INTERLEAVED;
   constexpr int KEYS = 2 * STATES * 32;  // vectors of B and C
+  constexpr int ROWS = 3 * 32;           // vectors of a channel's u, delta and z
   using Vector = Packed<Storage, VECTOR>;
   extern __shared__ uint4 memory[];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int state_blocks = int((a.states + STATES - 1) / STATES);
-  float* const scaled =
-      reinterpret_cast<float*>(memory + 2 * KEYS) + warp * 2 * state_blocks * STATES;
+  uint4* const rows = memory + 2 * KEYS + warp * 2 * ROWS + lane;
+  float* const scaled = reinterpret_cast<float*>(memory + 2 * KEYS + WARPS * 2 * ROWS) +
+                        warp * 2 * state_blocks * STATES;
   float* const carry = scaled + state_blocks * STATES;
 
   const Place place = place_of(a, WARPS);
@@ -92,6 +94,7 @@ __global__ void __launch_bounds__(32 * WARPS, 12 / WARPS)
                                          own * a.initial_channel + state]
                        : 0.0f;
   }
+  const int steps = int(a.steps);
   const float one = runtime_one(a);
   const float skip = awaited(a.D != nullptr ? a.D[own] : 0.0f, one);
   const float bias = awaited(a.delta_bias != nullptr ? a.delta_bias[own] : 0.0f, one);
@@ -106,85 +109,99 @@ __global__ void __launch_bounds__(32 * WARPS, 12 / WARPS)
   const Storage* z = row_of(a.z, a.z_batch, a.z_channel);
   Storage* y_row = static_cast<Storage*>(a.y) +
                    (place.batch * a.channels + own) * a.steps + lane * VECTOR;
-  const Storage* const B_rows = static_cast<const Storage*>(a.B) +
-                                place.batch * a.B_batch + place.group * a.B_group +
-                                lane * VECTOR;
-  const Storage* const C_rows = static_cast<const Storage*>(a.C) +
-                                place.batch * a.C_batch + place.group * a.C_group +
-                                lane * VECTOR;
-  auto copy_keys = [&](int buffer, long long first_step, int block) {
-    const bool steps_exist = first_step + lane * VECTOR < a.steps;
+  // What this lane copies of B and C: some rows of 16 bytes a step block, running.
+  constexpr int COPIES = (2 * STATES + WARPS - 1) / WARPS;
+  const char* key_from[COPIES];
 #pragma unroll
-    for (int i = 0; i < (2 * STATES + WARPS - 1) / WARPS; i++) {
+  for (int i = 0; i < COPIES; i++) {
+    const int row = warp + i * WARPS, state = row % STATES;
+    const bool of_b = row < STATES;
+    const Storage* const first =
+        of_b ? static_cast<const Storage*>(a.B) + place.batch * a.B_batch +
+                   place.group * a.B_group + state * a.B_state
+             : static_cast<const Storage*>(a.C) + place.batch * a.C_batch +
+                   place.group * a.C_group + state * a.C_state;
+    key_from[i] = reinterpret_cast<const char*>(first + lane * VECTOR);
+  }
+  const unsigned key_to = shared_address(memory + warp * 32 + lane);
+  // Of the tile and states that come next.
+  auto copy_keys = [&](int buffer, bool steps_exist, int block) {
+#pragma unroll
+    for (int i = 0; i < COPIES; i++) {
       const int row = warp + i * WARPS, state = block * STATES + row % STATES;
       if (row < 2 * STATES) {
-        const bool there = steps_exist && state < a.states;
-        const Storage* from = row < STATES ? B_rows + state * a.B_state
-                                           : C_rows + state * a.C_state;
-        copy_16_bytes(shared_address(memory + buffer * KEYS + row * 32 + lane),
-                      from + first_step, there ? 16 : 0);
+        copy_16_bytes(key_to + (buffer * KEYS + i * WARPS * 32) * 16, key_from[i],
+                      steps_exist && state < a.states ? 16 : 0);
       }
+      if (state_blocks > 1) {
+        const long long next = block + 1 < state_blocks ? 1 : -block;
+        key_from[i] += next * STATES * (row < STATES ? a.B_state : a.C_state) *
+                       (long long)sizeof(Storage);
+      }
+      if (block + 1 == state_blocks) key_from[i] += 32 * 16;
     }
     commit_copies();
   };
 
-  Vector next_u, next_delta, next_z;
-  auto read_rows = [&](long long first_step) {
-    next_u.clear();
-    next_delta.clear();
-    next_z.clear();
-    if (first_step + lane * VECTOR < a.steps) {
-      next_u.load(u);
-      next_delta.load(delta);
-      if (gated) next_z.load(z);
-    }
+  // Each lane copies what it reads itself: u, delta and z of its steps.
+  auto copy_rows = [&](int buffer, bool steps_exist) {
+    const unsigned to = shared_address(rows + buffer * ROWS);
+    const int bytes = steps_exist ? 16 : 0;
+    copy_16_bytes(to, u, bytes);
+    copy_16_bytes(to + 32 * 16, delta, bytes);
+    if (gated) copy_16_bytes(to + 2 * 32 * 16, z, bytes);
     u += TILE;
     delta += TILE;
     z += TILE;
   };
+  auto row_vector = [&](int buffer, int tensor) {
+    Vector vector;
+    vector.load(reinterpret_cast<const Storage*>(rows + buffer * ROWS + tensor * 32));
+    return vector;
+  };
 
-  read_rows(0);
-  copy_keys(0, 0, 0);
+  copy_rows(0, lane * VECTOR < steps);
+  copy_keys(0, lane * VECTOR < steps, 0);
   int buffer = 0;
-  const long long chunks =
-      a.edges == nullptr ? 0 : (a.steps + a.edge_steps - 1) / a.edge_steps;
-  for (long long first_step = 0; first_step < a.steps; first_step += TILE) {
-    const bool there = first_step + lane * VECTOR < a.steps;
-    const Vector inputs = next_u, gates = next_z;
+  for (int first_step = 0; first_step < steps; first_step += TILE) {
+    const bool there = first_step + lane * VECTOR < steps;
+    const bool next_there = first_step + TILE + lane * VECTOR < steps;
+    const int tile_buffer = first_step / TILE % 2;
     float d[VECTOR], written[VECTOR], outputs[VECTOR];
-#pragma unroll
-    for (int k = 0; k < VECTOR; k++) {
-      const float x = __fadd_rn(next_delta.at(k), bias);
-      const float softplus = Functions::softplus(x);
-      d[k] = there ? (curved ? softplus : x) : 0.0f;
-      written[k] = __fmul_rn(d[k], inputs.at(k));
-      keep(d[k]);
-      keep(written[k]);
-      outputs[k] = 0.0f;
-    }
-    float total = pairwise_sum(d);
-    keep(total);
-    read_rows(first_step + TILE);
+    float total = 0.0f;
 
     for (int block = 0; block < state_blocks; block++) {
+      // The keys of this tile and block are there, those before are no longer needed.
       await_copies<0>();
       __syncthreads();
       const bool more = block + 1 < state_blocks;
-      if (more || first_step + TILE < a.steps) {
-        copy_keys(buffer ^ 1, more ? first_step : first_step + TILE,
-                  more ? block + 1 : 0);
-      }
-      if (a.edges != nullptr && block == 0 && first_step % a.edge_steps == 0 && exists) {
-        float* const to =
-            a.edges +
-            ((place.batch * chunks + first_step / a.edge_steps) * a.channels + own) *
-                a.states;
-        for (int state = lane; state < a.states; state += 32) to[state] = carry[state];
+      if (block == 0) copy_rows(tile_buffer ^ 1, next_there);
+      copy_keys(buffer ^ 1, more ? there : next_there, more ? block + 1 : 0);
+      if (block == 0) {
+        const Vector inputs = row_vector(tile_buffer, 0);
+        const Vector deltas = row_vector(tile_buffer, 1);
+#pragma unroll
+        for (int k = 0; k < VECTOR; k++) {
+          const float x = __fadd_rn(deltas.at(k), bias);
+          const float softplus = Functions::softplus(x);
+          d[k] = there ? (curved ? softplus : x) : 0.0f;
+          written[k] = __fmul_rn(d[k], inputs.at(k));
+          keep(d[k]);
+          keep(written[k]);
+          outputs[k] = 0.0f;
+        }
+        total = pairwise_sum(d);
+        keep(total);
+        if (float* const to = edge_place(a, place.batch, own, first_step)) {
+          for (int state = lane; exists && state < a.states; state += 32) {
+            to[state] = carry[state];
+          }
+        }
       }
       const uint4* const keys = memory + buffer * KEYS + lane;
       float* const block_scaled = scaled + block * STATES;
       float* const block_carry = carry + block * STATES;
-#pragma unroll
+#pragma unroll UNROLLED
       for (int state = 0; state < STATES; state += SIDE) {
         const float4 scaled4 = *reinterpret_cast<const float4*>(block_scaled + state);
         const float4 carry4 = *reinterpret_cast<const float4*>(block_carry + state);
@@ -235,12 +252,14 @@ __global__ void __launch_bounds__(32 * WARPS, 12 / WARPS)
     }
 
     if (a.D != nullptr) {
+      const Vector inputs = row_vector(tile_buffer, 0);
 #pragma unroll
       for (int k = 0; k < VECTOR; k++) {
         outputs[k] = __fmaf_rn(skip, inputs.at(k), outputs[k]);
       }
     }
     if (gated) {
+      const Vector gates = row_vector(tile_buffer, 2);
 #pragma unroll
       for (int k = 0; k < VECTOR; k++) {
         outputs[k] = __fmul_rn(outputs[k], Functions::silu(gates.at(k)));
