@@ -11,14 +11,23 @@ __device__ __forceinline__ float scaled_decay(float A) {
   return scancheck::min_or_nan(scancheck::max_or_nan(scaled, -largest), largest);
 }
 
+// Largest |d A log2 e| for which `advance<true>` may be used.
+constexpr float NARROW = 126.0f;
+
 template <class Functions>
 struct Plain {
   struct State {
     float value;
   };
+  // Whether it is worth knowing that all exponents lie within NARROW.
+  static constexpr bool HAS_NARROW = Functions::HAS_NARROW;
+
+  template <bool IS_NARROW>
   static __device__ __forceinline__ void advance(State& h, float d, float scaled,
                                                  float drive) {
-    h.value = __fmaf_rn(Functions::exp2_(__fmul_rn(d, scaled)), h.value, drive);
+    const float x = __fmul_rn(d, scaled);
+    const float decay = IS_NARROW ? Functions::exp2_in_range(x) : Functions::exp2_(x);
+    h.value = __fmaf_rn(decay, h.value, drive);
   }
 };
 
@@ -29,11 +38,14 @@ struct Compensated {
   struct State {
     float value, rest;
   };
+  static constexpr bool HAS_NARROW = true;
+
+  template <bool IS_NARROW>
   static __device__ __forceinline__ void advance(State& h, float d, float scaled,
                                                  float drive) {
     using namespace scancheck;
-    const float x = min_or_nan(max_or_nan(__fmul_rn(d, scaled), EXP2_LOWEST),
-                               EXP2_HIGHEST);
+    float x = __fmul_rn(d, scaled);
+    if (!IS_NARROW) x = min_or_nan(max_or_nan(x, EXP2_LOWEST), EXP2_HIGHEST);
     const float shifted = __fadd_rn(x, SHIFT);
     const float n = __fsub_rn(shifted, SHIFT);
     const float f = __fsub_rn(x, n);
@@ -44,9 +56,9 @@ struct Compensated {
     p = __fmaf_rn(f, p, EXP2_0);
     const bool near_one = n == 0.0f;
     // 2^f - 1, or 2^(n + f).
-    const float factor =
-        near_one ? __fmul_rn(f, p)
-                 : flushed(x, scancheck::scaled(__fmaf_rn(f, p, 1.0f), shifted));
+    float factor = __fmaf_rn(f, p, near_one ? 0.0f : 1.0f);
+    const float power = scancheck::scaled(factor, shifted);
+    factor = near_one ? factor : IS_NARROW ? power : flushed(x, power);
     const float kept = near_one ? h.value : 0.0f;
     const float kept_rest = near_one ? h.rest : 0.0f;
     const float increment = __fadd_rn(__fmaf_rn(factor, h.value, drive),
