@@ -91,6 +91,8 @@ _LN_2 = _f(float.fromhex("0x1.62e430p-1"))
 _LN_2_SHORT = _f(float.fromhex("0x1.62e4p-1"))
 _LN_2_REST = _f(float.fromhex("0x1.7f7d1cp-20"))
 _EXP2_LOWEST, _EXP2_HIGHEST = _f(-126.25), _f(128.0)
+_EXP2_REST_LOWEST = _f(-0.75)
+_SHIFTED_LOWEST, _SHIFTED_HIGHEST = _SHIFT - _f(126.0), _SHIFT + _f(128.0)
 _EXP_LOWEST, _EXP_HIGHEST = _f(-87.5), _f(float.fromhex("0x1.62e42ep+6"))
 _EXPM1_LOWEST, _EXPM1_HALVED = _f(-25.0), _f(88.0)
 _SILU_LOWEST = _f(-128.0)
@@ -167,6 +169,17 @@ def exp2(x):
     """2**x."""
     y = _min_or_nan(_max_or_nan(x, _EXP2_LOWEST), _EXP2_HIGHEST)
     return _flushed(y, exp2_in_range(y))
+
+
+@_inlined
+def exp2_product(x, y):
+    """2**(x y), the product not rounded."""
+    shifted = _max_or_nan(fma(x, y, _SHIFT), _SHIFTED_LOWEST)
+    shifted = _min_or_nan(shifted, _SHIFTED_HIGHEST)
+    f = _max_or_nan(fma(x, y, -(shifted - _SHIFT)), _EXP2_REST_LOWEST)
+    value = _flushed(f, _scaled(_exp2_fraction(f), shifted))
+    overflows = shifted == _SHIFTED_HIGHEST and f >= _ZERO
+    return _INFINITY if overflows else value
 
 
 @_inlined

@@ -26,6 +26,7 @@ constexpr float LN_2_SHORT = 0x1.62e4p-1f;  // 15 bits: n times it is exact
 constexpr float LN_2_REST = 0x1.7f7d1cp-20f;  // ln(2) - LN_2_SHORT
 constexpr float EXP2_LOWEST = -126.25f;  // below 2^-126: flushed
 constexpr float EXP2_HIGHEST = 128.0f;
+constexpr float EXP2_REST_LOWEST = -0.75f;  // with n = -126: flushed
 constexpr float EXP_LOWEST = -87.5f;  // below ln(2^-126): flushed
 constexpr float EXP_HIGHEST = 0x1.62e42ep+6f;  // the last whose exponential is finite
 constexpr float EXPM1_LOWEST = -25.0f;  // -1 in fp32
@@ -127,6 +128,25 @@ struct Reproducible {
   static __device__ __forceinline__ float exp2_below(float x) {
     const float y = max_or_nan(x, EXP2_LOWEST);
     return flushed(y, exp2_in_range(y));
+  }
+
+  // 2^(x y) for x y < 128, the product not rounded: as many instructions as rounding
+  // it and taking exp2_below, and half the error where |x y| is large.
+  static __device__ __forceinline__ float exp2_product_below(float x, float y) {
+    const float shifted = max_or_nan(__fmaf_rn(x, y, SHIFT), SHIFT - 126.0f);
+    const float f = __fmaf_rn(x, y, -__fsub_rn(shifted, SHIFT));
+    const float g = max_or_nan(f, EXP2_REST_LOWEST);
+    return flushed(g, scaled(exp2_fraction(g), shifted));
+  }
+
+  static __device__ __forceinline__ float exp2_product(float x, float y) {
+    float shifted = max_or_nan(__fmaf_rn(x, y, SHIFT), SHIFT - 126.0f);
+    shifted = min_or_nan(shifted, SHIFT + 128.0f);
+    const float f = __fmaf_rn(x, y, -__fsub_rn(shifted, SHIFT));
+    const float g = max_or_nan(f, EXP2_REST_LOWEST);
+    const float value = flushed(g, scaled(exp2_fraction(g), shifted));
+    const bool overflows = shifted == SHIFT + 128.0f && g >= 0.0f;
+    return overflows ? __uint_as_float(0x7f800000u) : value;
   }
 
   // exp(x) for x <= EXP_HIGHEST, such as all x <= 0.
@@ -267,6 +287,12 @@ struct Fast {
 
   static __device__ __forceinline__ float exp2_in_range(float x) { return exp2_(x); }
   static __device__ __forceinline__ float exp2_below(float x) { return exp2_(x); }
+  static __device__ __forceinline__ float exp2_product(float x, float y) {
+    return exp2_(__fmul_rn(x, y));
+  }
+  static __device__ __forceinline__ float exp2_product_below(float x, float y) {
+    return exp2_product(x, y);
+  }
 
   static __device__ __forceinline__ float exp(float x) {
     return exp2_(__fmul_rn(x, LOG2_E));
