@@ -12,12 +12,12 @@ SOURCE = "selective_scan.cu"
 STORAGE = {"fp32": "float", "fp16": "__half", "bf16": "__nv_bfloat16"}
 BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
 
-# Of each variant: the functions of softplus and silu, and the recurrence.
 VARIANTS = {
-    "fast": ("Fast", "Plain<Fast>"),
-    "reproducible": ("Reproducible", "Plain<Reproducible>"),
-    "accurate": ("Reproducible", "Compensated"),
+    "fast": "Plain<Fast>",
+    "reproducible": "Plain<Reproducible>",
+    "accurate": "Compensated",
 }
+"""The recurrence of each variant, which has its functions."""
 
 ROWS_STATES = 16
 """Most states of selective_scan_rows, and what its blocks are padded to."""
@@ -99,13 +99,12 @@ def _lanes(states: int) -> int:
 
 def rows(dtype: str, variant: str, warps: int) -> Instance:
     """selective_scan_rows: many channels, at most 16 states."""
-    functions, recurrence = VARIANTS[variant]
     vector = 16 // BYTES[dtype]
     channels = 16 * warps
     # u and delta twice, z once; B and C as floats twice; d and d u of a sub-block.
     floats = 2 * 8 * vector * 32 + channels * (4 * vector + 4)
     return Instance(
-        expression=f"selective_scan_rows<{STORAGE[dtype]}, {functions}, {recurrence}, "
+        expression=f"selective_scan_rows<{STORAGE[dtype]}, {VARIANTS[variant]}, "
         f"{warps}, {1 if warps == 12 else 3}>",
         channels=channels,
         threads=32 * warps,
@@ -115,10 +114,9 @@ def rows(dtype: str, variant: str, warps: int) -> Instance:
 
 def time(dtype: str, variant: str, states: int) -> Instance:
     """selective_scan_time: few channels."""
-    functions, _ = VARIANTS[variant]
     padded = -(-states // 16) * 16
     return Instance(
-        expression=f"selective_scan_time<{STORAGE[dtype]}, {functions}, 12, "
+        expression=f"selective_scan_time<{STORAGE[dtype]}, {VARIANTS[variant]}, 12, "
         f"{4 if BYTES[dtype] == 2 else 2}>",
         channels=12,
         threads=384,
@@ -131,11 +129,10 @@ def steps(
     dtype: str, variant: str, lanes: int, constant_b: bool, constant_c: bool
 ) -> Instance:
     """selective_scan_steps: any shape and layout."""
-    functions, recurrence = VARIANTS[variant]
     channels = 4 * 32 // lanes
     flags = ", ".join("true" if flag else "false" for flag in (constant_b, constant_c))
     return Instance(
-        expression=f"selective_scan_steps<{STORAGE[dtype]}, {functions}, {recurrence}, "
+        expression=f"selective_scan_steps<{STORAGE[dtype]}, {VARIANTS[variant]}, "
         f"{lanes}, {flags}>",
         channels=channels,
         threads=128,

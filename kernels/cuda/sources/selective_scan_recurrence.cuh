@@ -11,23 +11,38 @@ __device__ __forceinline__ float scaled_decay(float A) {
   return scancheck::min_or_nan(scancheck::max_or_nan(scaled, -largest), largest);
 }
 
-// Largest |d A log2 e| for which `advance<true>` may be used.
+// Largest |d A log2 e| for which the recurrences may be told that it IS_NARROW.
 constexpr float NARROW = 126.0f;
 
+// Whether this saves anything.
 template <class Functions>
+constexpr bool HAS_NARROW = true;
+template <>
+constexpr bool HAS_NARROW<scancheck::Fast> = false;
+
+// 2^(d scaled); the same bits whether narrow or not.
+template <class Functions, bool IS_NARROW>
+__device__ __forceinline__ float decay_of(float d, float scaled) {
+  if constexpr (HAS_NARROW<Functions> && IS_NARROW) {
+    const float shifted = __fmaf_rn(d, scaled, scancheck::SHIFT);
+    const float f = __fmaf_rn(d, scaled, -__fsub_rn(shifted, scancheck::SHIFT));
+    return scancheck::scaled(scancheck::exp2_fraction(f), shifted);
+  } else {
+    return Functions::exp2_product(d, scaled);
+  }
+}
+
+template <class Functions_>
 struct Plain {
+  using Functions = Functions_;
   struct State {
     float value;
   };
-  // Whether it is worth knowing that all exponents lie within NARROW.
-  static constexpr bool HAS_NARROW = Functions::HAS_NARROW;
 
   template <bool IS_NARROW>
   static __device__ __forceinline__ void advance(State& h, float d, float scaled,
                                                  float drive) {
-    const float x = __fmul_rn(d, scaled);
-    const float decay = IS_NARROW ? Functions::exp2_in_range(x) : Functions::exp2_(x);
-    h.value = __fmaf_rn(decay, h.value, drive);
+    h.value = __fmaf_rn(decay_of<Functions, IS_NARROW>(d, scaled), h.value, drive);
   }
 };
 
@@ -35,30 +50,25 @@ struct Plain {
 // h and the error of this addition carried, decayed (Kahan, Commun. ACM 8, 1965);
 // elsewhere the state is made anew, and what was carried goes into it.
 struct Compensated {
+  using Functions = scancheck::Reproducible;
   struct State {
     float value, rest;
   };
-  static constexpr bool HAS_NARROW = true;
 
   template <bool IS_NARROW>
   static __device__ __forceinline__ void advance(State& h, float d, float scaled,
                                                  float drive) {
     using namespace scancheck;
-    float x = __fmul_rn(d, scaled);
-    if (!IS_NARROW) x = min_or_nan(max_or_nan(x, EXP2_LOWEST), EXP2_HIGHEST);
-    const float shifted = __fadd_rn(x, SHIFT);
+    const float shifted = __fmaf_rn(d, scaled, SHIFT);
     const float n = __fsub_rn(shifted, SHIFT);
-    const float f = __fsub_rn(x, n);
-    float p = __fmaf_rn(f, EXP2_5, EXP2_4);
-    p = __fmaf_rn(f, p, EXP2_3);
-    p = __fmaf_rn(f, p, EXP2_2);
-    p = __fmaf_rn(f, p, EXP2_1);
-    p = __fmaf_rn(f, p, EXP2_0);
+    const float f = __fmaf_rn(d, scaled, -n);
     const bool near_one = n == 0.0f;
     // 2^f - 1, or 2^(n + f).
-    float factor = __fmaf_rn(f, p, near_one ? 0.0f : 1.0f);
-    const float power = scancheck::scaled(factor, shifted);
-    factor = near_one ? factor : IS_NARROW ? power : flushed(x, power);
+    float factor = __fmaf_rn(f, exp2_fraction_rest(f), near_one ? 0.0f : 1.0f);
+    if (!near_one) {
+      factor = IS_NARROW ? scancheck::scaled(factor, shifted)
+                         : Functions::exp2_product(d, scaled);
+    }
     const float kept = near_one ? h.value : 0.0f;
     const float kept_rest = near_one ? h.rest : 0.0f;
     const float increment = __fadd_rn(__fmaf_rn(factor, h.value, drive),
@@ -66,5 +76,16 @@ struct Compensated {
     const float next = __fadd_rn(kept, increment);
     h.rest = __fsub_rn(increment, __fsub_rn(next, kept));
     h.value = next;
+  }
+
+ private:
+  // (2^f - 1) / f, |f| <= 1/2: as in exp2_fraction.
+  static __device__ __forceinline__ float exp2_fraction_rest(float f) {
+    using namespace scancheck;
+    float p = __fmaf_rn(f, EXP2_5, EXP2_4);
+    p = __fmaf_rn(f, p, EXP2_3);
+    p = __fmaf_rn(f, p, EXP2_2);
+    p = __fmaf_rn(f, p, EXP2_1);
+    return __fmaf_rn(f, p, EXP2_0);
   }
 };

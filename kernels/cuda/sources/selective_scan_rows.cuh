@@ -84,9 +84,50 @@ struct KeyFetch {
   }
 };
 
-template <class Storage, class Functions, class Recurrence, int WARPS, int BLOCKS>
+// The steps of one sub-block: h, and y of the steps that the lane has.
+template <class Recurrence, bool IS_NARROW, int VECTOR>
+__device__ __forceinline__ void walk(typename Recurrence::State (&h)[8],
+                                     const float (&scaled)[8], const float* meeting,
+                                     const float* key_steps, int half,
+                                     float (&outputs)[VECTOR]) {
+  constexpr int SUB_BLOCK = 2 * VECTOR;
+#pragma unroll
+  for (int step = 0; step < SUB_BLOCK; step += 2) {
+    const float4 two = reinterpret_cast<const float4*>(meeting)[step / 2];
+#pragma unroll
+    for (int k = 0; k < 2; k++) {
+      const float* const at = key_steps + (step + k) * 32;
+      const float4 b[2] = {reinterpret_cast<const float4*>(at)[0],
+                           reinterpret_cast<const float4*>(at)[1]};
+      const float4 c[2] = {reinterpret_cast<const float4*>(at + 16)[0],
+                           reinterpret_cast<const float4*>(at + 16)[1]};
+      const float size = k ? two.z : two.x, input = k ? two.w : two.y;
+      float sum = 0.0f;
+#pragma unroll
+      for (int i = 0; i < 8; i++) {
+        const float4 b4 = b[i / 4], c4 = c[i / 4];
+        const float B = i % 4 == 0 ? b4.x : i % 4 == 1 ? b4.y : i % 4 == 2 ? b4.z : b4.w;
+        const float C = i % 4 == 0 ? c4.x : i % 4 == 1 ? c4.y : i % 4 == 2 ? c4.z : c4.w;
+        Recurrence::template advance<IS_NARROW>(h[i], size, scaled[i], __fmul_rn(input, B));
+        sum = i ? __fmaf_rn(C, h[i].value, sum) : __fmul_rn(C, h[i].value);
+      }
+      const int at_step = (step + k) % VECTOR;
+      if (step + k < VECTOR) {
+        outputs[at_step] = sum;
+      } else {
+        const float sent = half ? outputs[at_step] : sum;
+        const float kept = half ? sum : outputs[at_step];
+        outputs[at_step] =
+            __fadd_rn(kept, __shfl_xor_sync(0xffffffffu, sent, 1));
+      }
+    }
+  }
+}
+
+template <class Storage, class Recurrence, int WARPS, int BLOCKS>
 __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
     selective_scan_rows(const __grid_constant__ Arguments a) {
+  using Functions = typename Recurrence::Functions;
   using Layout = RowsLayout<Storage, WARPS>;
   constexpr int VECTOR = Layout::VECTOR, SUB_BLOCK = Layout::SUB_BLOCK;
   constexpr int TILE = Layout::TILE, ROWS = Layout::ROWS;
@@ -150,6 +191,10 @@ __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
                            one);
     }
   }
+  float largest = 0.0f;  // of the pair's |A log2 e|
+#pragma unroll
+  for (int i = 0; i < 8; i++) largest = fmaxf(largest, fabsf(scaled[i]));
+  largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
   const float skip = awaited(a.D != nullptr ? a.D[own] : 0.0f, one);
   const float bias = awaited(a.delta_bias != nullptr ? a.delta_bias[own] : 0.0f, one);
 
@@ -159,6 +204,7 @@ __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
         tile + channel * 8 + ((2 * sub_block + half) ^ (2 * (channel % 4))));
   };
   const bool curved = a.delta_softplus != 0;
+  bool next_narrow = true;  // the sub-block whose d was made last, in the whole warp
   auto step_sizes = [&](int buffer, int sub_block, int first_step,
                         float (&d)[VECTOR], float (&written)[VECTOR]) {
     Packed<Storage, VECTOR> deltas, inputs;
@@ -173,6 +219,14 @@ __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
       const float softplus = Functions::softplus(x);
       d[k] = there ? (curved ? softplus : x) : 0.0f;
       written[k] = __fmul_rn(d[k], inputs.at(k));
+    }
+    if constexpr (HAS_NARROW<Functions>) {
+      float longest = 0.0f;
+#pragma unroll
+      for (int k = 0; k < VECTOR; k++) {
+        longest = scancheck::max_or_nan(longest, fabsf(d[k]));
+      }
+      next_narrow = __all_sync(0xffffffffu, __fmul_rn(longest, largest) <= NARROW);
     }
   };
   auto meet = [&](const float (&d)[VECTOR], const float (&written)[VECTOR]) {
@@ -226,41 +280,16 @@ __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
         await_copies<0>();
         __syncwarp();
       }
+      const bool narrow = next_narrow;
       step_sizes(buffer ^ last, (sub_block + 1) % 4, last ? next_step : first_step, d,
                  written);
+      float outputs[VECTOR];
       const float* const key_steps = keys + buffer * Layout::KEYS +
                                      sub_block * SUB_BLOCK * 32 + half * 8;
-      float outputs[VECTOR];
-#pragma unroll
-      for (int step = 0; step < SUB_BLOCK; step += 2) {
-        const float4 two = reinterpret_cast<const float4*>(meeting)[step / 2];
-#pragma unroll
-        for (int k = 0; k < 2; k++) {
-          const float* const at = key_steps + (step + k) * 32;
-          const float4 b[2] = {reinterpret_cast<const float4*>(at)[0],
-                               reinterpret_cast<const float4*>(at)[1]};
-          const float4 c[2] = {reinterpret_cast<const float4*>(at + 16)[0],
-                               reinterpret_cast<const float4*>(at + 16)[1]};
-          const float size = k ? two.z : two.x, input = k ? two.w : two.y;
-          float sum = 0.0f;
-#pragma unroll
-          for (int i = 0; i < 8; i++) {
-            const float4 b4 = b[i / 4], c4 = c[i / 4];
-            const float B = i % 4 == 0 ? b4.x : i % 4 == 1 ? b4.y : i % 4 == 2 ? b4.z : b4.w;
-            const float C = i % 4 == 0 ? c4.x : i % 4 == 1 ? c4.y : i % 4 == 2 ? c4.z : c4.w;
-            Recurrence::advance(h[i], size, scaled[i], __fmul_rn(input, B));
-            sum = i ? __fmaf_rn(C, h[i].value, sum) : __fmul_rn(C, h[i].value);
-          }
-          const int at_step = (step + k) % VECTOR;
-          if (step + k < VECTOR) {
-            outputs[at_step] = sum;
-          } else {
-            const float sent = half ? outputs[at_step] : sum;
-            const float kept = half ? sum : outputs[at_step];
-            outputs[at_step] =
-                __fadd_rn(kept, __shfl_xor_sync(0xffffffffu, sent, 1));
-          }
-        }
+      if (!HAS_NARROW<Functions> || narrow) {
+        walk<Recurrence, true>(h, scaled, meeting, key_steps, half, outputs);
+      } else {
+        walk<Recurrence, false>(h, scaled, meeting, key_steps, half, outputs);
       }
       await_copies<1>();
       __syncwarp();

@@ -22,10 +22,10 @@ __device__ __forceinline__ float read(const void* tensor, long long offset) {
   return value.at(0);
 }
 
-template <class Storage, class Functions, class Recurrence, int LANES, bool CONSTANT_B,
-          bool CONSTANT_C>
+template <class Storage, class Recurrence, int LANES, bool CONSTANT_B, bool CONSTANT_C>
 __global__ void __launch_bounds__(32 * STEPS_WARPS)
     selective_scan_steps(const __grid_constant__ Arguments a) {
+  using Functions = typename Recurrence::Functions;
   constexpr int CHANNELS = 32 / LANES;  // of a warp
   constexpr int WIDTH = 8 * LANES;      // states, with padding
   constexpr int KEYS = 2 * WIDTH + 4;   // floats a step
@@ -107,7 +107,7 @@ __global__ void __launch_bounds__(32 * STEPS_WARPS)
       for (int i = 0; i < 8; i++) {
         const float B = CONSTANT_B ? constant_b[i] : at[i];
         const float C = CONSTANT_C ? constant_c[i] : at[WIDTH + i];
-        Recurrence::advance(h[i], pair.x, scaled[i], __fmul_rn(pair.y, B));
+        Recurrence::template advance<false>(h[i], pair.x, scaled[i], __fmul_rn(pair.y, B));
         sum = i ? __fmaf_rn(C, h[i].value, sum) : __fmul_rn(C, h[i].value);
       }
 #pragma unroll

@@ -67,11 +67,71 @@ __device__ __forceinline__ float pairwise_sum(const float (&values)[COUNT]) {
   return sums[0];
 }
 
-template <class Storage, class Functions, int WARPS, int UNROLLED>
+// What a warp does with the states of one block in one tile: adds to the lane's outputs,
+// and brings `carry` to the end of the tile.
+template <class Storage, class Functions, bool IS_NARROW, int UNROLLED, int VECTOR>
+__device__ __forceinline__ void scan_states(const uint4* keys, const float* scaled,
+                                            float* carry, const float (&d)[VECTOR],
+                                            const float (&written)[VECTOR], float total,
+                                            float (&outputs)[VECTOR]) {
+  constexpr int STATES = TIME_STATES, SIDE = TIME_INTERLEAVED;
+  using Vector = Packed<Storage, VECTOR>;
+  const int lane = threadIdx.x % 32;
+#pragma unroll UNROLLED
+  for (int state = 0; state < STATES; state += SIDE) {
+    const float4 scaled4 = *reinterpret_cast<const float4*>(scaled + state);
+    const float4 carry4 = *reinterpret_cast<const float4*>(carry + state);
+    const float scales[SIDE] = {scaled4.x, scaled4.y, scaled4.z, scaled4.w};
+    const float carries[SIDE] = {carry4.x, carry4.y, carry4.z, carry4.w};
+    float decays[SIDE][VECTOR], drives[SIDE][VECTOR], ends[SIDE], whole[SIDE];
+#pragma unroll
+    for (int i = 0; i < SIDE; i++) {
+      Vector B;
+      B.load(reinterpret_cast<const Storage*>(keys + (state + i) * 32));
+#pragma unroll
+      for (int k = 0; k < VECTOR; k++) {
+        decays[i][k] = decay_of<Functions, IS_NARROW>(d[k], scales[i]);
+        drives[i][k] = __fmul_rn(written[k], B.at(k));
+        ends[i] = k ? __fmaf_rn(decays[i][k], ends[i], drives[i][k]) : drives[i][0];
+      }
+      whole[i] = decay_of<Functions, false>(total, scales[i]);
+      if (lane == 0) ends[i] = __fmaf_rn(whole[i], carries[i], ends[i]);
+    }
+#pragma unroll
+    for (int i = 0; i < SIDE; i++) combine_from_below<1>(ends[i], whole[i]);
+#pragma unroll
+    for (int i = 0; i < SIDE; i++) combine_from_below<2>(ends[i], whole[i]);
+#pragma unroll
+    for (int i = 0; i < SIDE; i++) combine_from_below<4>(ends[i], whole[i]);
+#pragma unroll
+    for (int i = 0; i < SIDE; i++) combine_from_below<8>(ends[i], whole[i]);
+#pragma unroll
+    for (int i = 0; i < SIDE; i++) combine_last(ends[i], whole[i]);
+    if (lane == 31) {
+      *reinterpret_cast<float4*>(carry + state) =
+          make_float4(ends[0], ends[1], ends[2], ends[3]);
+    }
+#pragma unroll
+    for (int i = 0; i < SIDE; i++) {
+      const float below = __shfl_up_sync(0xffffffffu, ends[i], 1);
+      float h = lane == 0 ? carries[i] : below;
+      Vector C;
+      C.load(reinterpret_cast<const Storage*>(keys + (STATES + state + i) * 32));
+#pragma unroll
+      for (int k = 0; k < VECTOR; k++) {
+        h = __fmaf_rn(decays[i][k], h, drives[i][k]);
+        outputs[k] = __fmaf_rn(C.at(k), h, outputs[k]);
+      }
+    }
+  }
+}
+
+template <class Storage, class Recurrence, int WARPS, int UNROLLED>
 __global__ void __launch_bounds__(32 * WARPS, 12 / WARPS)
     selective_scan_time(const __grid_constant__ Arguments a) {
+  using Functions = typename Recurrence::Functions;
   constexpr int VECTOR = 16 / sizeof(Storage), TILE = 32 * VECTOR;
-  constexpr int STATES = TIME_STATES, SIDE = TIME_INTERLEAVED;
+  constexpr int STATES = TIME_STATES;
   constexpr int KEYS = 2 * STATES * 32;  // vectors of B and C
   constexpr int ROWS = 3 * 32;           // vectors of a channel's u, delta and z
   using Vector = Packed<Storage, VECTOR>;
@@ -86,13 +146,19 @@ __global__ void __launch_bounds__(32 * WARPS, 12 / WARPS)
   const Place place = place_of(a, WARPS);
   const bool exists = warp < place.count;
   const long long own = place.first + (exists ? warp : 0);
+  float largest = 0.0f;  // of the channel's |A log2 e|
   for (int state = lane; state < state_blocks * STATES; state += 32) {
     const bool there = state < a.states;
     scaled[state] = there ? scaled_decay(a.A[own * a.A_channel + state]) : 0.0f;
+    largest = fmaxf(largest, fabsf(scaled[state]));
     carry[state] = there && a.initial_state != nullptr
                        ? a.initial_state[place.batch * a.initial_batch +
                                          own * a.initial_channel + state]
                        : 0.0f;
+  }
+#pragma unroll
+  for (int distance = 1; distance < 32; distance *= 2) {
+    largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, distance));
   }
   const int steps = int(a.steps);
   const float one = runtime_one(a);
@@ -169,6 +235,7 @@ __global__ void __launch_bounds__(32 * WARPS, 12 / WARPS)
     const int tile_buffer = first_step / TILE % 2;
     float d[VECTOR], written[VECTOR], outputs[VECTOR];
     float total = 0.0f;
+    bool narrow = true;
 
     for (int block = 0; block < state_blocks; block++) {
       // The keys of this tile and block are there, those before are no longer needed.
@@ -192,6 +259,14 @@ __global__ void __launch_bounds__(32 * WARPS, 12 / WARPS)
         }
         total = pairwise_sum(d);
         keep(total);
+        if constexpr (HAS_NARROW<Functions>) {
+          float longest = 0.0f;
+#pragma unroll
+          for (int k = 0; k < VECTOR; k++) {
+            longest = scancheck::max_or_nan(longest, fabsf(d[k]));
+          }
+          narrow = __all_sync(0xffffffffu, __fmul_rn(longest, largest) <= NARROW);
+        }
         if (float* const to = edge_place(a, place.batch, own, first_step)) {
           for (int state = lane; exists && state < a.states; state += 32) {
             to[state] = carry[state];
@@ -201,52 +276,12 @@ __global__ void __launch_bounds__(32 * WARPS, 12 / WARPS)
       const uint4* const keys = memory + buffer * KEYS + lane;
       float* const block_scaled = scaled + block * STATES;
       float* const block_carry = carry + block * STATES;
-#pragma unroll UNROLLED
-      for (int state = 0; state < STATES; state += SIDE) {
-        const float4 scaled4 = *reinterpret_cast<const float4*>(block_scaled + state);
-        const float4 carry4 = *reinterpret_cast<const float4*>(block_carry + state);
-        const float scales[SIDE] = {scaled4.x, scaled4.y, scaled4.z, scaled4.w};
-        const float carries[SIDE] = {carry4.x, carry4.y, carry4.z, carry4.w};
-        float decays[SIDE][VECTOR], drives[SIDE][VECTOR], ends[SIDE], whole[SIDE];
-#pragma unroll
-        for (int i = 0; i < SIDE; i++) {
-          Vector B;
-          B.load(reinterpret_cast<const Storage*>(keys + (state + i) * 32));
-#pragma unroll
-          for (int k = 0; k < VECTOR; k++) {
-            decays[i][k] = Functions::exp2_(__fmul_rn(d[k], scales[i]));
-            drives[i][k] = __fmul_rn(written[k], B.at(k));
-            ends[i] = k ? __fmaf_rn(decays[i][k], ends[i], drives[i][k]) : drives[i][0];
-          }
-          whole[i] = Functions::exp2_(__fmul_rn(total, scales[i]));
-          if (lane == 0) ends[i] = __fmaf_rn(whole[i], carries[i], ends[i]);
-        }
-#pragma unroll
-        for (int i = 0; i < SIDE; i++) combine_from_below<1>(ends[i], whole[i]);
-#pragma unroll
-        for (int i = 0; i < SIDE; i++) combine_from_below<2>(ends[i], whole[i]);
-#pragma unroll
-        for (int i = 0; i < SIDE; i++) combine_from_below<4>(ends[i], whole[i]);
-#pragma unroll
-        for (int i = 0; i < SIDE; i++) combine_from_below<8>(ends[i], whole[i]);
-#pragma unroll
-        for (int i = 0; i < SIDE; i++) combine_last(ends[i], whole[i]);
-        if (lane == 31) {
-          *reinterpret_cast<float4*>(block_carry + state) =
-              make_float4(ends[0], ends[1], ends[2], ends[3]);
-        }
-#pragma unroll
-        for (int i = 0; i < SIDE; i++) {
-          const float below = __shfl_up_sync(0xffffffffu, ends[i], 1);
-          float h = lane == 0 ? carries[i] : below;
-          Vector C;
-          C.load(reinterpret_cast<const Storage*>(keys + (STATES + state + i) * 32));
-#pragma unroll
-          for (int k = 0; k < VECTOR; k++) {
-            h = __fmaf_rn(decays[i][k], h, drives[i][k]);
-            outputs[k] = __fmaf_rn(C.at(k), h, outputs[k]);
-          }
-        }
+      if (!HAS_NARROW<Functions> || narrow) {
+        scan_states<Storage, Functions, true, UNROLLED>(
+            keys, block_scaled, block_carry, d, written, total, outputs);
+      } else {
+        scan_states<Storage, Functions, false, UNROLLED>(
+            keys, block_scaled, block_carry, d, written, total, outputs);
       }
       buffer ^= 1;
     }
