@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(32 * STEPS_WARPS)
       const long long at = first + row, step = first_step + lane;
       float d = read<Storage>(
           a.delta, place.batch * a.delta_batch + at * a.delta_channel + step);
-      if (a.delta_bias != nullptr) d = __fadd_rn(d, a.delta_bias[at]);
+      d = __fadd_rn(d, a.delta_bias != nullptr ? a.delta_bias[at] : 0.0f);
       if (a.delta_softplus) d = Functions::softplus(d);
       const float input =
           read<Storage>(a.u, place.batch * a.u_batch + at * a.u_channel + step);
