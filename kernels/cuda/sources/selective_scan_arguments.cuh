@@ -32,7 +32,7 @@ struct Place {
 
 // Blocks take `width` channels of one batch row and one group each.
 __device__ __forceinline__ Place place_of(const Arguments& a, int width) {
-  const unsigned in_group = unsigned(a.channels / a.groups);
+  const unsigned in_group = unsigned(a.channels) / unsigned(a.groups);
   const unsigned per_group = (in_group + width - 1) / width;
   const unsigned row = blockIdx.x / per_group;
   const unsigned inside = (blockIdx.x - row * per_group) * width;

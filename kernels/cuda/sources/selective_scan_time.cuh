@@ -19,33 +19,33 @@
 constexpr int TIME_STATES = 16;  // at a time
 constexpr int TIME_INTERLEAVED = 4;
 
-// One round of a scan of maps over the warp's lanes: with the map `DISTANCE` lanes below.
-template <int DISTANCE>
-__device__ __forceinline__ void combine_from_below(float& end, float& decay) {
-  asm volatile(
-      "{\n\t"
-      ".reg .f32 below_end, below_decay;\n\t"
-      ".reg .pred there;\n\t"
-      "shfl.sync.up.b32 below_end|there, %0, %2, 0, 0xffffffff;\n\t"
-      "shfl.sync.up.b32 below_decay, %1, %2, 0, 0xffffffff;\n\t"
-      "@there fma.rn.f32 %0, %1, below_end, %0;\n\t"
-      "@there mul.rn.f32 %1, %1, below_decay;\n\t"
-      "}"
-      : "+f"(end), "+f"(decay)
-      : "n"(DISTANCE));
-}
-
-// The last round, after which no decay is needed.
-__device__ __forceinline__ void combine_last(float& end, float decay) {
-  asm volatile(
-      "{\n\t"
-      ".reg .f32 below_end;\n\t"
-      ".reg .pred there;\n\t"
-      "shfl.sync.up.b32 below_end|there, %0, 16, 0, 0xffffffff;\n\t"
-      "@there fma.rn.f32 %0, %1, below_end, %0;\n\t"
-      "}"
-      : "+f"(end)
-      : "f"(decay));
+// One round of a scan of maps over the warp's lanes, of several scans side by side: each
+// map with that `distance` lanes below. The last round needs no decay of the whole.
+template <int COUNT>
+__device__ __forceinline__ void combine_from_below(float (&ends)[COUNT],
+                                                   float (&whole)[COUNT], int distance,
+                                                   bool last) {
+  const bool there = int(threadIdx.x % 32) >= distance;
+  float ends_below[COUNT], whole_below[COUNT];
+#pragma unroll
+  for (int i = 0; i < COUNT; i++) {
+    ends_below[i] = __shfl_up_sync(0xffffffffu, ends[i], distance);
+    if (!last) whole_below[i] = __shfl_up_sync(0xffffffffu, whole[i], distance);
+  }
+#pragma unroll
+  for (int i = 0; i < COUNT; i++) {
+    // As one predicated instruction each: the compiler would copy both sides.
+    asm("{\n\t.reg .pred there;\n\tsetp.ne.s32 there, %3, 0;\n\t"
+        "@there fma.rn.f32 %0, %1, %2, %0;\n\t}"
+        : "+f"(ends[i])
+        : "f"(whole[i]), "f"(ends_below[i]), "r"(int(there)));
+    if (!last) {
+      asm("{\n\t.reg .pred there;\n\tsetp.ne.s32 there, %2, 0;\n\t"
+          "@there mul.rn.f32 %0, %0, %1;\n\t}"
+          : "+f"(whole[i])
+          : "f"(whole_below[i]), "r"(int(there)));
+    }
+  }
 }
 
 // Keeps the compiler from making `value` again where it is used.
@@ -98,15 +98,9 @@ __device__ __forceinline__ void scan_states(const uint4* keys, const float* scal
       if (lane == 0) ends[i] = __fmaf_rn(whole[i], carries[i], ends[i]);
     }
 #pragma unroll
-    for (int i = 0; i < SIDE; i++) combine_from_below<1>(ends[i], whole[i]);
-#pragma unroll
-    for (int i = 0; i < SIDE; i++) combine_from_below<2>(ends[i], whole[i]);
-#pragma unroll
-    for (int i = 0; i < SIDE; i++) combine_from_below<4>(ends[i], whole[i]);
-#pragma unroll
-    for (int i = 0; i < SIDE; i++) combine_from_below<8>(ends[i], whole[i]);
-#pragma unroll
-    for (int i = 0; i < SIDE; i++) combine_last(ends[i], whole[i]);
+    for (int distance = 1; distance < 32; distance *= 2) {
+      combine_from_below(ends, whole, distance, distance == 16);
+    }
     if (lane == 31) {
       *reinterpret_cast<float4*>(carry + state) =
           make_float4(ends[0], ends[1], ends[2], ends[3]);
