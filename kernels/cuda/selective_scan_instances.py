@@ -101,8 +101,8 @@ def rows(dtype: str, variant: str, warps: int) -> Instance:
     """selective_scan_rows: many channels, at most 16 states."""
     vector = 16 // BYTES[dtype]
     channels = 16 * warps
-    # u and delta twice, z once; B and C as floats twice; d and d u of a sub-block.
-    floats = 2 * 8 * vector * 32 + channels * (4 * vector + 4)
+    # u and delta twice, z once; B and C as floats three times; d, d u of a sub-block.
+    floats = 3 * 8 * vector * 32 + channels * (4 * vector + 4)
     return Instance(
         expression=f"selective_scan_rows<{STORAGE[dtype]}, {VARIANTS[variant]}, "
         f"{warps}, {1 if warps == 12 else 3}>",

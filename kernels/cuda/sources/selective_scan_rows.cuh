@@ -9,6 +9,11 @@
 // them one sub-block ahead, and y. The pair meets in `meeting` for d and d u, and by one
 // shuffle per own step for y. The gated outputs take the place of u and leave as rows.
 //
+// What a tile needs besides its steps is spread over its sub-blocks: z of this tile with
+// the first, with the next two half of the rows of y of the tile before, whose place u
+// and delta of the tile to come take. The warps wait for one another only where B and C
+// of a tile are not yet stored.
+//
 // Needs rows that begin at multiples of 16 bytes and a length that is one.
 #pragma once
 
@@ -26,10 +31,6 @@ struct RowsLayout {
   static constexpr int ROWS = CHANNELS * 8;            // vectors of one tensor's tile
   static constexpr int MEETING = 2 * SUB_BLOCK + 4;    // floats a channel
   static constexpr int KEYS = TILE * 32;               // floats of one tile
-  // u twice, delta twice, z.
-  static constexpr int ROW_BYTES = WARPS * 5 * ROWS * 16;
-  static constexpr int BYTES =
-      ROW_BYTES + (2 * KEYS + WARPS * CHANNELS * MEETING) * int(sizeof(float));
 };
 
 // One tensor's rows as one lane copies them: row lane / 8 and those 4, 8 and 12 below it,
@@ -38,17 +39,18 @@ struct RowSource {
   const char* at;       // in the tile to copy next
   long long four_rows;  // bytes
 
-  // Into the tile at shared address `to`; what does not exist becomes zeros.
+  // `COUNT` rows from the one 4 FIRST below, to shared address `to`, which is that of
+  // the first row's; what does not exist becomes zeros.
+  template <int FIRST, int COUNT>
   __device__ __forceinline__ void copy(unsigned to, const int (&bytes)[4],
-                                       bool steps_exist) {
-    const char* from = at;
+                                       bool steps_exist) const {
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
-      copy_16_bytes(to + i * 4 * 8 * 16, from, steps_exist ? bytes[i] : 0);
-      from += four_rows;
+    for (int i = FIRST; i < FIRST + COUNT; i++) {
+      copy_16_bytes(to + i * 4 * 8 * 16, at + i * four_rows, steps_exist ? bytes[i] : 0);
     }
-    at += 8 * 16;
   }
+
+  __device__ __forceinline__ void next_tile() { at += 8 * 16; }
 };
 
 // B and C of one tile, rows of the lane's key: from memory, then as floats to `keys`.
@@ -81,6 +83,38 @@ struct KeyFetch {
         }
       }
     }
+  }
+};
+
+// Lets the warps of a block run apart by most of a tile: a warp arrives when it has
+// stored its part of the next tile's keys, and waits before it reads them.
+class KeyGate {
+ public:
+  // By one thread, before a barrier of the block.
+  static __device__ __forceinline__ void open(unsigned gate, int warps) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(gate), "r"(warps)
+                 : "memory");
+  }
+
+  // By one lane of each warp, after the stores of all.
+  static __device__ __forceinline__ void arrive(unsigned gate) {
+    asm volatile(
+        "{\n\t.reg .b64 state;\n\tmbarrier.arrive.shared::cta.b64 state, [%0];\n\t}" ::"r"(
+            gate)
+        : "memory");
+  }
+
+  static __device__ __forceinline__ void pass(unsigned gate, int parity) {
+    unsigned passed;
+    do {
+      asm volatile(
+          "{\n\t.reg .pred passed;\n\t"
+          "mbarrier.test_wait.parity.shared::cta.b64 passed, [%1], %2;\n\t"
+          "selp.u32 %0, 1, 0, passed;\n\t}"
+          : "=r"(passed)
+          : "r"(gate), "r"(parity)
+          : "memory");
+    } while (!passed);
   }
 };
 
@@ -134,12 +168,15 @@ __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
   extern __shared__ uint4 memory[];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int channel = lane / 2, half = lane % 2;
+  __shared__ unsigned long long gate_word;
+  const unsigned gate = shared_address(&gate_word);
+  if (threadIdx.x == 0) KeyGate::open(gate, WARPS);
   uint4* const u_rows = memory + warp * 5 * ROWS;
   uint4* const delta_rows = u_rows + 2 * ROWS;
   uint4* const z_rows = u_rows + 4 * ROWS;
   float* const keys = reinterpret_cast<float*>(memory + WARPS * 5 * ROWS);
   float* const meeting =
-      keys + 2 * Layout::KEYS + (warp * Layout::CHANNELS + channel) * Layout::MEETING;
+      keys + 3 * Layout::KEYS + (warp * Layout::CHANNELS + channel) * Layout::MEETING;
 
   const Place place = place_of(a, WARPS * Layout::CHANNELS);
   const long long first = place.first + warp * Layout::CHANNELS;
@@ -156,6 +193,7 @@ __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
     return shared_address(tile + lane_place);
   };
   const unsigned u_place = shared_place(u_rows), delta_place = shared_place(delta_rows);
+  const unsigned z_place = shared_place(z_rows);
   auto source = [&](const void* tensor, long long by_batch, long long by_channel) {
     const long long offset = place.batch * by_batch + (first + lane / 8) * by_channel;
     const Storage* from = static_cast<const Storage*>(tensor) + offset;
@@ -239,8 +277,10 @@ __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
 
   const int lane_step = lane % 8 * VECTOR;  // the first of those it copies of a tile
   KeyFetch<Storage, WARPS> key_fetch;
-  u.copy(u_place, bytes, lane_step < steps);
-  delta.copy(delta_place, bytes, lane_step < steps);
+  u.copy<0, 4>(u_place, bytes, lane_step < steps);
+  delta.copy<0, 4>(delta_place, bytes, lane_step < steps);
+  u.next_tile();
+  delta.next_tile();
   commit_copies();
   key_fetch.load(key_row, 0, steps);
   key_fetch.store(keys);
@@ -249,22 +289,27 @@ __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
   float d[VECTOR], written[VECTOR];
   step_sizes(0, 0, 0, d, written);
   meet(d, written);
+  __syncthreads();
 
+  // The finished rows 4 FIRST to 4 FIRST + 4 COUNT of a tile, from where u was.
   Storage* y = static_cast<Storage*>(a.y) +
                (place.batch * a.channels + first + lane / 8) * a.steps + lane_step;
-  int buffer = 0;
-  for (int first_step = 0; first_step < steps; first_step += TILE) {
-    // The keys of this tile are there, those of the last one no longer needed.
-    __syncthreads();
-    const int next_step = first_step + TILE;
-    if (gated) z.copy(shared_place(z_rows), bytes, first_step + lane_step < steps);
-    commit_copies();
-    if (next_step < steps) {
-      const unsigned shift = (buffer ^ 1) * ROWS * 16;
-      u.copy(u_place + shift, bytes, next_step + lane_step < steps);
-      delta.copy(delta_place + shift, bytes, next_step + lane_step < steps);
+  auto store_rows = [&](int buffer, int first_row, int count) {
+    const uint4* const from = u_rows + buffer * ROWS + lane_place;
+#pragma unroll
+    for (int i = first_row; i < first_row + count; i++) {
+      Packed<Storage, VECTOR> outputs;
+      outputs.load(reinterpret_cast<const Storage*>(from + i * 4 * 8));
+      if (bytes[i]) outputs.store(y + 4 * i * a.steps);
     }
-    commit_copies();
+  };
+
+  int buffer = 0, key_buffer = 0;
+  for (int first_step = 0; first_step < steps; first_step += TILE) {
+    const int next_step = first_step + TILE;
+    const int next_key_buffer = key_buffer == 2 ? 0 : key_buffer + 1;
+    const unsigned shift = (buffer ^ 1) * ROWS * 16;
+    const bool next_exists = next_step + lane_step < steps;
     if (float* const to = edge_place(a, place.batch, own, first_step)) {
 #pragma unroll
       for (int i = 0; i < 8; i++) {
@@ -273,25 +318,37 @@ __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
     }
 #pragma unroll 1
     for (int sub_block = 0; sub_block < 4; sub_block++) {
-      if (first_step + sub_block * SUB_BLOCK >= steps) break;
-      const bool last = sub_block == 3;
-      if (last) {
+      // Besides its steps each sub-block has a part of what the tile needs.
+      if (sub_block == 0) {
+        if (gated) z.copy<0, 4>(z_place, bytes, first_step + lane_step < steps);
+        z.next_tile();
         key_fetch.load(key_row, next_step, steps);
-        await_copies<0>();
-        __syncwarp();
+      } else if (sub_block == 1) {
+        if (first_step > 0) store_rows(buffer ^ 1, 0, 2);
+        u.copy<0, 2>(u_place + shift, bytes, next_exists);
+        delta.copy<0, 2>(delta_place + shift, bytes, next_exists);
+      } else if (sub_block == 2) {
+        if (first_step > 0) store_rows(buffer ^ 1, 2, 2);
+        u.copy<2, 2>(u_place + shift, bytes, next_exists);
+        delta.copy<2, 2>(delta_place + shift, bytes, next_exists);
+        u.next_tile();
+        delta.next_tile();
       }
+      commit_copies();
+      if (first_step + sub_block * SUB_BLOCK >= steps) continue;
+      const bool last = sub_block == 3;
       const bool narrow = next_narrow;
       step_sizes(buffer ^ last, (sub_block + 1) % 4, last ? next_step : first_step, d,
                  written);
       float outputs[VECTOR];
-      const float* const key_steps = keys + buffer * Layout::KEYS +
+      const float* const key_steps = keys + key_buffer * Layout::KEYS +
                                      sub_block * SUB_BLOCK * 32 + half * 8;
       if (!HAS_NARROW<Functions> || narrow) {
         walk<Recurrence, true>(h, scaled, meeting, key_steps, half, outputs);
       } else {
         walk<Recurrence, false>(h, scaled, meeting, key_steps, half, outputs);
       }
-      await_copies<1>();
+      await_copies<0>();
       __syncwarp();
       Storage* const inputs_at = vector_of(u_rows + buffer * ROWS, sub_block);
       Packed<Storage, VECTOR> inputs, gates;
@@ -311,23 +368,16 @@ __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
       }
       packed<Storage, VECTOR>(outputs).store(inputs_at);
       meet(d, written);
-      if (last) key_fetch.store(keys + (buffer ^ 1) * Layout::KEYS);
+      if (sub_block == 0) key_fetch.store(keys + next_key_buffer * Layout::KEYS);
       __syncwarp();
+      if (sub_block == 0 && lane == 0) KeyGate::arrive(gate);
     }
-
-    if (first_step + lane_step < steps) {
-      const uint4* const from = u_rows + buffer * ROWS + lane_place;
-#pragma unroll
-      for (int i = 0; i < 4; i++) {
-        Packed<Storage, VECTOR> outputs;
-        outputs.load(reinterpret_cast<const Storage*>(from + i * 4 * 8));
-        if (bytes[i]) outputs.store(y + 4 * i * a.steps);
-      }
-    }
-    y += TILE;
-    __syncwarp();
+    if (first_step > 0) y += TILE;
     buffer ^= 1;
+    key_buffer = next_key_buffer;
+    if (next_step < steps) KeyGate::pass(gate, first_step / TILE % 2);
   }
+  if ((steps - 1) / TILE * TILE + lane_step < steps) store_rows(buffer ^ 1, 0, 4);
 
   if (exists) {
 #pragma unroll
