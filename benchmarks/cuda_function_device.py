@@ -3,9 +3,9 @@
     python benchmarks/cuda_function_device.py FILE.npz
 
 Writes what functions_check.cu finds: hashes and errors of every function, the table of
-ex2.approx.ftz for positive and for negative arguments (as small differences from
-2**x rounded to nearest), and how often the hardware differs from its tables.
-`benchmarks/cuda_functions.py` reads the file and compares it with the CPU.
+ex2.approx.ftz, packed as kernels/models has it, and how often the hardware differs from
+what its table says. `benchmarks/cuda_functions.py` reads the file and compares it with
+the CPU.
 """
 
 import hashlib
@@ -17,19 +17,23 @@ from typing import Any
 
 import cupy
 import numpy as np
+from cupy_backends.cuda.libs import nvrtc
+
+from scancheck.kernels.models import cuda_ex2
 
 SOURCES = Path(__file__).parents[1] / "kernels" / "cuda" / "sources"
 REPRODUCIBLE = ("exp2", "exp", "expm1", "log", "log1p", "softplus", "sigmoid", "silu")
-FAST = ("exp2", "exp", "log", "softplus", "sigmoid", "silu")
+FAST = ("exp2", "exp2_shifted", "exp", "log", "softplus", "sigmoid", "silu")
+TABULATED = ("exp", "softplus", "sigmoid", "silu")
 CHECKS = (
     *(f"reproducible_{name}" for name in REPRODUCIBLE),
     *(f"fast_{name}" for name in FAST),
+    *(f"tabulated_{name}" for name in TABULATED),
     "hardware_lg2",
     "hardware_rcp",
 )
 BLOCKS = 1 << 12  # of 2^20 inputs
 VARIANTS = ("exp2_below", "exp2_in_range", "exp2_product", "exp_below", "expm1_below")
-TABLE = 1 << 23
 
 Arrays = dict[str, Any]
 
@@ -37,6 +41,18 @@ Arrays = dict[str, Any]
 def as_float(bits: Any) -> np.float32:
     """The fp32 number of some bits."""
     return np.uint32(bits).view(np.float32)
+
+
+def compiled() -> Any:
+    """The module; not by RawModule, to which CuPy adds -ftz=true."""
+    code = (SOURCES / "functions_check.cu").read_text(encoding="utf-8")
+    header = (SOURCES / "functions.cuh").read_bytes()
+    program = nvrtc.createProgram(code, "check.cu", (header,), (b"functions.cuh",))
+    architecture = f"-arch=sm_{cupy.cuda.Device().compute_capability}"
+    nvrtc.compileProgram(program, (architecture, "-std=c++17", "--fmad=false"))
+    module = cupy.cuda.function.Module()
+    module.load(nvrtc.getCUBIN(program))
+    return module
 
 
 def check(module: Any, name: str, found: Arrays) -> None:
@@ -53,7 +69,8 @@ def check(module: Any, name: str, found: Arrays) -> None:
     worst = sizes[:, 0].argmax()
     print(
         f"{name}: relative {sizes[worst, 0]:.4f} u at {as_float(inputs[worst, 0])!r},"
-        f" flushed {sizes[:, 2].max():.4f}, wrong kinds {table[:, 3].sum()}",
+        f" beyond its slope {sizes[:, 1].max():.4f} u, flushed {sizes[:, 2].max():.4f},"
+        f" wrong kinds {table[:, 3].sum()}",
         flush=True,
     )
 
@@ -66,56 +83,39 @@ def variants(module: Any, found: Arrays) -> None:
     print("other bits:", dict(zip(VARIANTS, counts.get().tolist(), strict=True)))
 
 
-def rounding_differences(table: Any, sign: float) -> Any:
-    """The table minus 2**x rounded to nearest, in units of the last place."""
-    x = np.arange(TABLE) * (sign * 2.0**-23)
-    nearest = np.exp2(x).astype(np.float32)
-    return (table.view(np.int32) - nearest.view(np.int32)).astype(np.int8)
-
-
-def tables(module: Any, found: Arrays) -> None:
-    """Both tables, and all inputs against them."""
-    positive = cupy.empty(TABLE, cupy.float32)
-    negative = cupy.empty(TABLE, cupy.float32)
-    module.get_function("ex2_tables")((TABLE // 256,), (256,), (positive, negative))
+def table_of_ex2(module: Any, found: Arrays) -> None:
+    """The table, and all inputs against it."""
+    values = cupy.empty(cuda_ex2.SIZE, cupy.float32)
+    module.get_function("ex2_table")((cuda_ex2.SIZE // 256,), (256,), (values,))
     counts, examples = cupy.zeros(512, cupy.uint64), cupy.zeros(121, cupy.uint32)
-    arguments = (positive, negative, counts, examples)
+    arguments = (values, counts, examples)
     module.get_function("ex2_compare")((BLOCKS,), (256,), arguments)
     found["ex2_mismatches"], found["ex2_examples"] = counts.get(), examples.get()
-    print("ex2 unlike its tables:", int(counts.get().sum()))
-    for bits, is_, model in examples.get()[1:31].reshape(-1, 3):
-        print(f"  {as_float(bits)!r}: {as_float(is_)!r}, table {as_float(model)!r}")
-    up, down = positive.get(), negative.get()
-    for name, table, sign in (("positive", up, 1.0), ("negative", down, -1.0)):
-        exact = np.exp2(np.arange(TABLE) * (sign * 2.0**-23))
-        error = (table.astype(np.float64) / exact - 1.0) * 2.0**24
-        differences = rounding_differences(table, sign)
-        found[f"ex2_{name}"] = differences
-        found[f"ex2_{name}_hash"] = hashlib.sha256(table.tobytes()).hexdigest()
-        steps = np.diff(table) * sign
-        print(
-            f"table {name}: error {error.min():.4f} to {error.max():.4f} u,"
-            f" mean {error.mean():.5f}, falls {int((steps < 0).sum())} times,"
-            f" differences {np.unique(differences, return_counts=True)},"
-            f" sha256 {found[f'ex2_{name}_hash']}",
-            flush=True,
-        )
-    # Two's and one's complement of the fraction, one below in the integer part.
-    twos, ones = up[:0:-1] / 2, up[::-1] / 2
+    print("inputs for which ex2 is unlike its table:", int(counts.get().sum()))
+    for bits, is_, model in examples.get()[1 : 1 + 3 * 10].reshape(-1, 3):
+        if is_ != model:
+            print(f"  {as_float(bits)!r}: {as_float(is_)!r}, not {as_float(model)!r}")
+    host = values.get()
+    found["ex2_hash"] = hashlib.sha256(host.tobytes()).hexdigest()
+    found["ex2_packed"] = np.frombuffer(cuda_ex2.packed(host), np.uint8)
+    exact = np.exp2(np.arange(cuda_ex2.SIZE) * 2.0**-23)
+    error = (host.astype(np.float64) / exact - 1.0) * 2.0**24
+    known = [
+        name for name, value in cuda_ex2.SHA256.items() if value == found["ex2_hash"]
+    ]
     print(
-        f"negative table as the positive one at 1 - f: {int((down[1:] == twos).sum())}"
-        f" of {TABLE - 1}; one place below: {int((down == ones).sum())} of {TABLE}"
+        f"table of {' '.join(known) or 'an unknown architecture'}: error"
+        f" {error.min():.4f} to {error.max():.4f} u, mean {error.mean():.5f},"
+        f" falls {int((np.diff(host) < 0).sum())} times, sha256 {digest}",
+        flush=True,
     )
 
 
 def main(path: str) -> int:
     """Every stage, whether or not the one before failed."""
-    code = (SOURCES / "functions_check.cu").read_text(encoding="utf-8")
-    module = cupy.RawModule(
-        code=code, options=("-std=c++17", "--fmad=false", f"-I{SOURCES}")
-    )
+    module = compiled()
     found: Arrays = {}
-    stages: list[Callable[[], None]] = [lambda: tables(module, found)]
+    stages: list[Callable[[], None]] = [lambda: table_of_ex2(module, found)]
     stages.append(lambda: variants(module, found))
     stages += [lambda name=name: check(module, name, found) for name in CHECKS]
     failed = 0

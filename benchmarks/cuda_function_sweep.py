@@ -13,16 +13,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scancheck.kernels.models import cuda_functions
+from scancheck.kernels.models import cuda_ex2, cuda_functions
 from scancheck.kernels.models.jit import jit
 from scancheck.oracles.fma import fma
 from scancheck.oracles.fp64_exp import exp as _exp
 from scancheck.oracles.fp64_log1p import log1p as _log1p
 
 SWEPT = ("exp2", "exp", "expm1", "log", "log1p", "softplus", "sigmoid", "silu")
+TABULATED = ("exp2", "exp2_shifted", "exp", "softplus", "sigmoid", "silu")
 INPUTS, HASH_BLOCK, ERROR_BLOCK = 1 << 32, 1 << 22, 1 << 23
 _CHUNK = 1 << 13
-KINDS = ("relative", "absolute", "flushed")
+SIGMOID_FLUSHED = -87.3  # below, silu has lost its other factor
 
 _LN_2 = float(np.log(2.0))
 _LOWEST_BITS = np.int64(np.float64(0.75).view(np.int64))
@@ -91,6 +92,7 @@ def _silu_exact(x):
 
 EXACT: dict[str, Any] = {
     "exp2": _exp2_exact,
+    "exp2_shifted": _exp2_exact,
     "exp": _exp,
     "expm1": _expm1_exact,
     "log": _log_exact,
@@ -106,9 +108,9 @@ class Sweep:
     """What a function does over all inputs, or over the first blocks of them."""
 
     sums: NDArray[np.uint64]  # [hash blocks]
-    # [error blocks, relative | absolute (both in 2^-24) | flushed (in 2^-126)]
+    # [error blocks, relative (in 2^-24) | flushed (in 2^-126 max(1, |x|))]
     errors: NDArray[np.float32]
-    inputs: NDArray[np.uint32]  # [error blocks, 3], where those errors are
+    inputs: NDArray[np.uint32]  # [error blocks, 2], where those errors are
     wrong_kinds: NDArray[np.int64]  # [error blocks]: NaN, infinite or finite wrongly
     descents: NDArray[np.int64]  # [error blocks]: inputs where the function falls
 
@@ -130,20 +132,35 @@ _OVERFLOWS = float.fromhex("0x1.ffffffp+127")
 _NORMAL, _TO_U, _TO_NORMAL = 2.0**-126, 2.0**24, 2.0**126
 
 
-def _block(function: Any, exact: Any) -> Callable[..., Any]:
+@_inlined
+def _shifted(x, table):
+    return cuda_ex2.exp2_product(x, np.float32(1.0), table)
+
+
+def _reproducible(function: Any) -> Any:
+    """The function with a table that it does not need."""
+
+    @_inlined
+    def call(x, table):
+        return function(x)
+
+    return call
+
+
+def _block(function: Any, exact: Any, lowest: float) -> Callable[..., Any]:
     """A compiled sweep over one error block."""
 
     @jit(cache=False)
-    def run(first, length, sums, errors, inputs):
+    def run(first, length, table, sums, errors, inputs):
         y = np.empty(_CHUNK, np.float32)
-        judged = np.empty((3, _CHUNK), np.float64)
+        judged = np.empty((2, _CHUNK), np.float64)
         wrong = np.empty(_CHUNK, np.int32)
         wrongs, descents = np.int64(0), np.int64(0)
-        previous = function(np.uint32(max(first - 1, 0)).view(np.float32))
+        previous = function(np.uint32(max(first - 1, 0)).view(np.float32), table)
         for start in range(first, first + length, _CHUNK):
             for k in range(_CHUNK):
                 x = np.uint32(start + k).view(np.float32)
-                y[k] = function(x)
+                y[k] = function(x, table)
             total = np.uint64(0)
             for k in range(_CHUNK):
                 bits = np.float32(y[k]).view(np.uint32)
@@ -160,10 +177,9 @@ def _block(function: Any, exact: Any) -> Callable[..., Any]:
                 overflows = size >= _OVERFLOWS and infinite
                 wrong[k] = 0 if fits or both or overflows else 1
                 error = abs(value - truth) if fits else 0.0
-                normal = size >= _NORMAL
+                normal = size >= _NORMAL and not x < lowest
                 judged[0, k] = error / size * _TO_U if normal and fits else 0.0
-                judged[1, k] = error * _TO_U if normal else 0.0
-                judged[2, k] = 0.0 if normal else error * _TO_NORMAL
+                judged[1, k] = 0.0 if normal else error * _TO_NORMAL / max(1.0, abs(x))
             for k in range(_CHUNK):
                 wrongs += wrong[k]
             for k in range(_CHUNK):
@@ -172,7 +188,7 @@ def _block(function: Any, exact: Any) -> Callable[..., Any]:
                 falls = y[k] < before if start < 1 << 31 else y[k] > before
                 descents += falls and start + k != 1 << 31
             previous = y[_CHUNK - 1]
-            for kind in range(3):
+            for kind in range(2):
                 largest = np.int64(0)
                 for k in range(_CHUNK):
                     largest = max(largest, np.float64(judged[kind, k]).view(np.int64))
@@ -187,21 +203,29 @@ def _block(function: Any, exact: Any) -> Callable[..., Any]:
     return run
 
 
-def sweep(name: str, blocks: range | None = None) -> Sweep:
-    """The function's sweep over all inputs, or over some error blocks."""
+def sweep(name: str, blocks: range | None = None, *, tabulated: bool = False) -> Sweep:
+    """The function's sweep over all inputs, or over some error blocks.
+
+    `tabulated`: the function of cuda_ex2 instead of that of cuda_functions.
+    """
     count = INPUTS // ERROR_BLOCK
-    run = _block(cuda_functions.FUNCTIONS[name], EXACT[name])
+    table = cuda_ex2.table() if tabulated else np.empty(1, np.float32)
+    function: Any = _reproducible(cuda_functions.FUNCTIONS.get(name))
+    if tabulated:
+        function = _shifted if name == "exp2_shifted" else getattr(cuda_ex2, name)
+    lowest = SIGMOID_FLUSHED if name == "silu" else -np.inf
+    run = _block(function, EXACT[name], lowest)
     result = Sweep(
         sums=np.zeros(INPUTS // HASH_BLOCK, np.uint64),
-        errors=np.zeros((count, 3), np.float32),
-        inputs=np.zeros((count, 3), np.uint32),
+        errors=np.zeros((count, 2), np.float32),
+        inputs=np.zeros((count, 2), np.uint32),
         wrong_kinds=np.zeros(count, np.int64),
         descents=np.zeros(count, np.int64),
     )
     for block in range(count) if blocks is None else blocks:
-        errors = np.zeros(3)
-        result.wrong_kinds[block], result.descents[block] = run(
-            block * ERROR_BLOCK, ERROR_BLOCK, result.sums, errors, result.inputs[block]
-        )
+        errors = np.zeros(2)
+        first, inputs = block * ERROR_BLOCK, result.inputs[block]
+        found = run(first, ERROR_BLOCK, table, result.sums, errors, inputs)
+        result.wrong_kinds[block], result.descents[block] = found
         result.errors[block] = errors
     return result

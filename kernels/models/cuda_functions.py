@@ -8,31 +8,23 @@ coefficients come from benchmarks/cuda_function_coefficients.py.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
-from llvmlite import ir
-from numba import float32
-from numba.extending import intrinsic
-from numpy.typing import NDArray
 
+from scancheck.kernels.models.cuda_arithmetic import (
+    Float32Array,
+    bits,
+    flushed,
+    fma,
+    from_bits,
+    inlined,
+    max_or_nan,
+    min_or_nan,
+    scaled,
+)
 from scancheck.kernels.models.jit import jit
 
-Float32Array = NDArray[np.float32]
 Function = Callable[[np.float32], np.float32]
-
-
-def _fma(typing_context: Any, a: Any, b: Any, c: Any) -> Any:
-    """a b + c in fp32, rounded once."""
-
-    def lower(context: Any, builder: ir.IRBuilder, call: Any, arguments: Any) -> Any:
-        return builder.fma(*arguments)
-
-    return float32(float32, float32, float32), lower
-
-
-_intrinsic: Any = intrinsic
-fma: Callable[..., Any] = _intrinsic(_fma)
 
 
 def _coefficients(*values: str) -> tuple[float, ...]:
@@ -83,7 +75,7 @@ RECIPROCAL = _coefficients("0x1.fad40ap-1", "-0x1.9dbcbep-1", "0x1.4afd58p-2")
 # Constants as in the CUDA source; np.float32 keeps compiled expressions in fp32.
 _f = np.float32
 _SHIFT = _f(1.5 * 2.0**23)
-_LOG2_E, _LOG2_E_REST = (
+LOG2_E, _LOG2_E_REST = (
     _f(float.fromhex("0x1.715476p+0")),
     _f(float.fromhex("0x1.4ae0cp-26")),
 )
@@ -95,7 +87,7 @@ _EXP2_REST_LOWEST = _f(-0.75)
 _SHIFTED_LOWEST, _SHIFTED_HIGHEST = _SHIFT - _f(126.0), _SHIFT + _f(128.0)
 _EXP_LOWEST, _EXP_HIGHEST = _f(-87.5), _f(float.fromhex("0x1.62e42ep+6"))
 _EXPM1_LOWEST, _EXPM1_HALVED = _f(-25.0), _f(88.0)
-_SILU_LOWEST = _f(-128.0)
+SILU_LOWEST = _f(-128.0)
 _SMALLEST_NORMAL = _f(2.0**-126)
 _LOG1P_AS_LOG = _f(2.0**30)
 _UP_23, _DOWN_23, _MINUS_23 = _f(2.0**23), _f(2.0**-23), _f(-23.0)
@@ -112,41 +104,8 @@ _C0, _C1, _C2, _C3, _C4, _C5, _C6, _C7, _C8 = (_f(c) for c in LOG1P)
 _D0, _D1, _D2, _D3, _D4, _D5, _D6, _D7, _D8 = (_f(c) for c in LOG)
 _E0, _E1, _E2 = (_f(c) for c in RECIPROCAL)
 
-_inlined = jit(forceinline=True, _nrt=False)
 
-
-@_inlined
-def _bits(x):
-    return np.float32(x).view(np.int32)
-
-
-@_inlined
-def _from_bits(bits):
-    return np.int32(bits).view(np.float32)
-
-
-@_inlined
-def _max_or_nan(x, y):
-    return y if x < y else x
-
-
-@_inlined
-def _min_or_nan(x, y):
-    return y if x > y else x
-
-
-@_inlined
-def _flushed(x, value):
-    value = value if value >= _SMALLEST_NORMAL else _ZERO
-    return value if x == x else x
-
-
-@_inlined
-def _scaled(value, shifted):
-    return _from_bits(np.int32(_bits(shifted) << _23) + _bits(value))
-
-
-@_inlined
+@inlined
 def _exp2_fraction(f):
     p = fma(f, _A5, _A4)
     p = fma(f, p, _A3)
@@ -156,54 +115,54 @@ def _exp2_fraction(f):
     return fma(f, p, _ONE)
 
 
-@_inlined
+@inlined
 def exp2_in_range(x):
     """2**x for -126 <= x < 128, not checked."""
     shifted = x + _SHIFT
     f = x - (shifted - _SHIFT)
-    return _scaled(_exp2_fraction(f), shifted)
+    return scaled(_exp2_fraction(f), shifted)
 
 
-@_inlined
+@inlined
 def exp2(x):
     """2**x."""
-    y = _min_or_nan(_max_or_nan(x, _EXP2_LOWEST), _EXP2_HIGHEST)
-    return _flushed(y, exp2_in_range(y))
+    y = min_or_nan(max_or_nan(x, _EXP2_LOWEST), _EXP2_HIGHEST)
+    return flushed(y, exp2_in_range(y))
 
 
-@_inlined
+@inlined
 def exp2_product(x, y):
     """2**(x y), the product not rounded."""
-    shifted = _max_or_nan(fma(x, y, _SHIFT), _SHIFTED_LOWEST)
-    shifted = _min_or_nan(shifted, _SHIFTED_HIGHEST)
-    f = _max_or_nan(fma(x, y, -(shifted - _SHIFT)), _EXP2_REST_LOWEST)
-    value = _flushed(f, _scaled(_exp2_fraction(f), shifted))
+    shifted = max_or_nan(fma(x, y, _SHIFT), _SHIFTED_LOWEST)
+    shifted = min_or_nan(shifted, _SHIFTED_HIGHEST)
+    f = max_or_nan(fma(x, y, -(shifted - _SHIFT)), _EXP2_REST_LOWEST)
+    value = flushed(f, scaled(_exp2_fraction(f), shifted))
     overflows = shifted == _SHIFTED_HIGHEST and f >= _ZERO
     return _INFINITY if overflows else value
 
 
-@_inlined
+@inlined
 def _exp_below(x):
-    y = _max_or_nan(x, _EXP_LOWEST)
-    shifted = fma(y, _LOG2_E, _SHIFT)
+    y = max_or_nan(x, _EXP_LOWEST)
+    shifted = fma(y, LOG2_E, _SHIFT)
     n = shifted - _SHIFT
-    f = fma(y, _LOG2_E, -n)
+    f = fma(y, LOG2_E, -n)
     f = fma(y, _LOG2_E_REST, f)
-    return _flushed(y, _scaled(_exp2_fraction(f), shifted))
+    return flushed(y, scaled(_exp2_fraction(f), shifted))
 
 
-@_inlined
+@inlined
 def exp(x):
     """e**x."""
-    value = _exp_below(_min_or_nan(x, _EXP_HIGHEST))
+    value = _exp_below(min_or_nan(x, _EXP_HIGHEST))
     return _INFINITY if x > _EXP_HIGHEST else value
 
 
-@_inlined
+@inlined
 def expm1(x):
     """e**x - 1."""
-    y = _min_or_nan(_max_or_nan(x, _EXPM1_LOWEST), _EXP_HIGHEST)
-    shifted = fma(y, _LOG2_E, _SHIFT)
+    y = min_or_nan(max_or_nan(x, _EXPM1_LOWEST), _EXP_HIGHEST)
+    shifted = fma(y, LOG2_E, _SHIFT)
     n = shifted - _SHIFT
     r = fma(-n, _LN_2_SHORT, y)
     r = fma(-n, _LN_2_REST, r)
@@ -214,13 +173,13 @@ def expm1(x):
     p = fma(r, p, _B0)
     q = fma(r * r, p, r)
     unit = _HALF if y > _EXPM1_HALVED else _ONE
-    power = _scaled(unit, shifted)
+    power = scaled(unit, shifted)
     value = fma(power, q, power - unit)
     value = value * _TWO if y > _EXPM1_HALVED else value
     return _INFINITY if x > _EXP_HIGHEST else value
 
 
-@_inlined
+@inlined
 def log1p_unit(x):
     """log(1 + x) for 0 <= x <= 1."""
     p = fma(x, _C8, _C7)
@@ -234,12 +193,12 @@ def log1p_unit(x):
     return fma(x * x, p, x)
 
 
-@_inlined
+@inlined
 def _log_power(x):
-    return np.int32(_bits(x) - _LOG_LOWEST_BITS) & _EXPONENT_BITS
+    return np.int32(bits(x) - _LOG_LOWEST_BITS) & _EXPONENT_BITS
 
 
-@_inlined
+@inlined
 def _log_reduced(f):
     p = fma(f, _D8, _D7)
     p = fma(f, p, _D6)
@@ -252,13 +211,13 @@ def _log_reduced(f):
     return fma(f * f, p, f)
 
 
-@_inlined
+@inlined
 def log(x):
     """The natural logarithm; that of 0 is -inf, of a negative number NaN."""
     subnormal = x < _SMALLEST_NORMAL
     y = x * _UP_23 if subnormal else x
     power = _log_power(y)
-    f = _from_bits(_bits(y) - power) - _ONE
+    f = from_bits(bits(y) - power) - _ONE
     k = fma(np.float32(power), _DOWN_23, _MINUS_23 if subnormal else _ZERO)
     result = fma(k, _LN_2, _log_reduced(f))
     result = result if x < _INFINITY else x
@@ -266,11 +225,11 @@ def log(x):
     return -_INFINITY if x == _ZERO else result
 
 
-@_inlined
+@inlined
 def log1p(x):
     """log(1 + x); that of -1 is -inf, below it NaN."""
     power = _log_power(_ONE + x)
-    scale = _from_bits(_ONE_BITS - power)
+    scale = from_bits(_ONE_BITS - power)
     f = fma(scale, x, scale - _ONE)
     k = np.float32(power) * _DOWN_23
     result = fma(k, _LN_2, _log_reduced(f))
@@ -279,17 +238,16 @@ def log1p(x):
     return -_INFINITY if x == -_ONE else result
 
 
-@_inlined
+@inlined
 def softplus(x):
     """log(1 + e**x)."""
     e = _exp_below(-abs(x))
-    return _max_or_nan(x, _ZERO) + log1p_unit(e)
+    return max_or_nan(x, _ZERO) + log1p_unit(e)
 
 
-@_inlined
-def sigmoid(x):
-    """1 / (1 + e**-x)."""
-    e = _exp_below(-abs(x))
+@inlined
+def sigmoid_of(x, e):
+    """1 / (1 + e**-x) from e = exp(-abs(x))."""
     r = fma(e, _E2, _E1)
     r = fma(e, r, _E0)
     r = fma(r, fma(-r, e, _ONE - r), r)
@@ -297,10 +255,16 @@ def sigmoid(x):
     return e * r if x < _ZERO else r
 
 
-@_inlined
+@inlined
+def sigmoid(x):
+    """1 / (1 + e**-x)."""
+    return sigmoid_of(x, _exp_below(-abs(x)))
+
+
+@inlined
 def silu(x):
     """x / (1 + e**-x)."""
-    return _max_or_nan(x, _SILU_LOWEST) * sigmoid(x)
+    return max_or_nan(x, SILU_LOWEST) * sigmoid(x)
 
 
 def _over_array(function: Function) -> Callable[[Float32Array, Float32Array], None]:
@@ -335,3 +299,30 @@ def on_array(name: str, x: Float32Array) -> Float32Array:
     result = np.empty_like(x)
     _LOOPS[name](x.reshape(-1), result.reshape(-1))
     return result
+
+
+__all__ = [
+    "EXP2",
+    "EXPM1",
+    "FUNCTIONS",
+    "LOG",
+    "LOG1P",
+    "LOG2_E",
+    "RECIPROCAL",
+    "SILU_LOWEST",
+    "Float32Array",
+    "exp",
+    "exp2",
+    "exp2_in_range",
+    "exp2_product",
+    "expm1",
+    "fma",
+    "log",
+    "log1p",
+    "log1p_unit",
+    "on_array",
+    "sigmoid",
+    "sigmoid_of",
+    "silu",
+    "softplus",
+]

@@ -3,6 +3,9 @@
 //   Reproducible   rounding intrinsics and fma alone, so that the compiler can neither
 //                  contract nor reorder: the same bits on every device, and in
 //                  kernels/models/cuda_functions.py, which has the same operations.
+//   Tabulated      as Reproducible, with the hardware's ex2 for every exponential but
+//                  expm1: one table of 2^23 values, which differs by architecture, makes
+//                  a CPU give the same bits (kernels/models/cuda_ex2.py has sm_90's).
 //   Fast           the hardware's ex2, lg2 and rcp where they are accurate enough.
 //
 // All members are static and take and return float. Errors: kernels/cuda/error_models.py;
@@ -35,6 +38,10 @@ constexpr float SILU_LOWEST = -128.0f;  // sigmoid is 0: keeps -inf * 0 away
 constexpr float SMALLEST_NORMAL = 0x1p-126f;
 constexpr float LOG_LOWEST_MANTISSA = 0.75f;
 constexpr float LOG1P_AS_LOG = 0x1p+30f;  // 1 + x is x
+// ex2 cuts its argument to a multiple of 2^-23, so that a decay close to 1 is too small
+// by 0.1 u in the mean, step by step; this much more in the argument makes it 0.03 u at
+// most for 2^-18 < |x| < 2^-7 (sm_90). Below 2^-24 it still gives 1.
+constexpr float EX2_SHIFT = 0x1.5p-27f;
 
 constexpr float EXP2_0 = 0x1.62e430p-1f;
 constexpr float EXP2_1 = 0x1.ebfbdap-3f;
@@ -231,7 +238,11 @@ struct Reproducible {
   }
 
   static __device__ __forceinline__ float sigmoid(float x) {
-    const float e = exp_below(-fabsf(x));
+    return sigmoid_of(x, exp_below(-fabsf(x)));
+  }
+
+  // The sigmoid of x from e = exp(-|x|).
+  static __device__ __forceinline__ float sigmoid_of(float x, float e) {
     float r = __fmaf_rn(e, RECIPROCAL_2, RECIPROCAL_1);
     r = __fmaf_rn(e, r, RECIPROCAL_0);
     // Two Newton steps for 1 / (1 + e), whose residual 1 - r - r e needs no 1 + e.
@@ -287,8 +298,9 @@ struct Fast {
 
   static __device__ __forceinline__ float exp2_in_range(float x) { return exp2_(x); }
   static __device__ __forceinline__ float exp2_below(float x) { return exp2_(x); }
+
   static __device__ __forceinline__ float exp2_product(float x, float y) {
-    return exp2_(__fmul_rn(x, y));
+    return exp2_(__fmaf_rn(x, y, EX2_SHIFT));
   }
   static __device__ __forceinline__ float exp2_product_below(float x, float y) {
     return exp2_product(x, y);
@@ -330,6 +342,34 @@ struct Fast {
     const float sum = __fadd_rn(1.0f, exp(-x));
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(sum));
     return result;
+  }
+
+  static __device__ __forceinline__ float silu(float x) {
+    return __fmul_rn(max_or_nan(x, SILU_LOWEST), sigmoid(x));
+  }
+};
+
+struct Tabulated : Reproducible {
+  static __device__ __forceinline__ float exp2_(float x) { return Fast::exp2_(x); }
+  static __device__ __forceinline__ float exp2_in_range(float x) { return exp2_(x); }
+  static __device__ __forceinline__ float exp2_below(float x) { return exp2_(x); }
+
+  static __device__ __forceinline__ float exp2_product(float x, float y) {
+    return Fast::exp2_product(x, y);
+  }
+  static __device__ __forceinline__ float exp2_product_below(float x, float y) {
+    return Fast::exp2_product(x, y);
+  }
+
+  static __device__ __forceinline__ float exp(float x) { return Fast::exp(x); }
+  static __device__ __forceinline__ float exp_below(float x) { return Fast::exp(x); }
+
+  static __device__ __forceinline__ float softplus(float x) {
+    return Fast::softplus(x);
+  }
+
+  static __device__ __forceinline__ float sigmoid(float x) {
+    return sigmoid_of(x, exp(-fabsf(x)));
   }
 
   static __device__ __forceinline__ float silu(float x) {
