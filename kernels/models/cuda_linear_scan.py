@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from scancheck.oracles.fma import fma
-from scancheck.oracles.jit import jit
+from scancheck.kernels.models.cuda_functions import fma
+from scancheck.kernels.models.jit import jit
 
 FloatArray = NDArray[np.float32]
 
