@@ -7,7 +7,8 @@ power below, unless it is 0; the integer part goes into the exponent, and result
 2**-126 are 0 (`ex2_compare` in kernels/cuda/sources/functions_check.cu).
 
 The functions are those of the CUDA policy `Tabulated`, bit for bit. Each takes the
-table as its last argument; what Tabulated shares with Reproducible is in cuda_functions.
+table as its last argument; what that policy shares with Reproducible is in
+cuda_functions.
 """
 
 import hashlib
