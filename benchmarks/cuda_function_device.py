@@ -4,8 +4,8 @@
 
 Writes what functions_check.cu finds: hashes and errors of every function, the hash of
 ex2.approx.ftz's table (a new one also whole, packed as kernels/models has it), and how
-often the hardware differs from what its table says. `benchmarks/cuda_functions.py` reads the file and compares it with
-the CPU.
+often the hardware differs from what its table says. `benchmarks/cuda_functions.py`
+reads the file and compares it with the CPU.
 """
 
 import hashlib

@@ -2,11 +2,11 @@
 
     python benchmarks/cuda_functions.py [--device FILE.npz] [-o FOLDER]
 
-Without a device: the error of each function of kernels/models/cuda_functions.py against
-fp64, half a minute each. FILE.npz comes from benchmarks/cuda_function_device.py: with it
-the bits of Reproducible and Tabulated on the device are compared with the CPU's, and the
-errors of Fast and of the hardware are told too. Writes cuda_functions.md into FOLDER.
-Exit code 1: other bits, or an error beyond the one that
+Without a device: the error of each function of kernels/models/cuda_functions.py
+against fp64, half a minute each. FILE.npz comes from cuda_function_device.py: with it
+the bits of Reproducible and Tabulated on the device are compared with the CPU's, and
+the errors of Fast and of the hardware are told too. Writes cuda_functions.md into
+FOLDER. Exit code 1: other bits, or an error beyond the one that
 kernels/cuda/error_models.py states.
 """
 
