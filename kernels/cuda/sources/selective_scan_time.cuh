@@ -16,10 +16,10 @@
 // Between tiles the state lies in shared memory. B and C of a tile, 16 states at a time,
 // are copied as they are while the ones before are in use.
 //
-// Needs rows that begin at multiples of 16 bytes and a length that is one.
+// ALIGNED as row_vectors.cuh has it.
 #pragma once
 
-#include "asynchronous_copy.cuh"
+#include "row_vectors.cuh"
 #include "gate.cuh"
 #include "selective_scan_arguments.cuh"
 #include "selective_scan_recurrence.cuh"
@@ -140,7 +140,7 @@ __device__ __forceinline__ void scan_states(const uint4* keys, const float* scal
   }
 }
 
-template <class Storage, class Recurrence, int WARPS, int UNROLLED>
+template <class Storage, class Recurrence, int WARPS, int UNROLLED, bool ALIGNED>
 __global__ void __launch_bounds__(32 * WARPS, 12 / WARPS)
     selective_scan_time(const __grid_constant__ Arguments a) {
   using Functions = typename Recurrence::Functions;
@@ -195,45 +195,41 @@ __global__ void __launch_bounds__(32 * WARPS, 12 / WARPS)
                    (place.batch * a.channels + own) * a.steps + lane * VECTOR;
   // What this lane copies of B and C: some rows of 16 bytes a step block, running.
   constexpr int COPIES = (2 * STATES + WARPS - 1) / WARPS;
-  const char* key_from[COPIES];
+  const Storage* key_from[COPIES];
 #pragma unroll
   for (int i = 0; i < COPIES; i++) {
     const int row = warp + i * WARPS, state = row % STATES;
-    const bool of_b = row < STATES;
     const Storage* const first =
-        of_b ? static_cast<const Storage*>(a.B) + place.batch * a.B_batch +
-                   place.group * a.B_group + state * a.B_state
-             : static_cast<const Storage*>(a.C) + place.batch * a.C_batch +
-                   place.group * a.C_group + state * a.C_state;
-    key_from[i] = reinterpret_cast<const char*>(first + lane * VECTOR);
+        row < STATES ? static_cast<const Storage*>(a.B) + place.batch * a.B_batch +
+                           place.group * a.B_group + state * a.B_state
+                     : static_cast<const Storage*>(a.C) + place.batch * a.C_batch +
+                           place.group * a.C_group + state * a.C_state;
+    key_from[i] = first + lane * VECTOR;
   }
-  const unsigned key_to = shared_address(memory + warp * 32 + lane);
-  // Of the tile and states that come next.
-  auto copy_keys = [&](int buffer, bool steps_exist, int block) {
+  // Of the tile and states that come next, of which `left` steps exist.
+  auto copy_keys = [&](int buffer, int left, int block) {
 #pragma unroll
     for (int i = 0; i < COPIES; i++) {
       const int row = warp + i * WARPS, state = block * STATES + row % STATES;
       if (row < 2 * STATES) {
-        copy_16_bytes(key_to + (buffer * KEYS + i * WARPS * 32) * 16, key_from[i],
-                      steps_exist && state < a.states ? 16 : 0);
+        copy_vector<ALIGNED>(memory + buffer * KEYS + row * 32 + lane, key_from[i],
+                             state < a.states ? left : 0);
       }
       if (state_blocks > 1) {
         const long long next = block + 1 < state_blocks ? 1 : -block;
-        key_from[i] += next * STATES * (row < STATES ? a.B_state : a.C_state) *
-                       (long long)sizeof(Storage);
+        key_from[i] += next * STATES * (row < STATES ? a.B_state : a.C_state);
       }
-      if (block + 1 == state_blocks) key_from[i] += 32 * 16;
+      if (block + 1 == state_blocks) key_from[i] += TILE;
     }
     commit_copies();
   };
 
   // Each lane copies what it reads itself: u, delta and z of its steps.
-  auto copy_rows = [&](int buffer, bool steps_exist) {
-    const unsigned to = shared_address(rows + buffer * ROWS);
-    const int bytes = steps_exist ? 16 : 0;
-    copy_16_bytes(to, u, bytes);
-    copy_16_bytes(to + 32 * 16, delta, bytes);
-    if (gated) copy_16_bytes(to + 2 * 32 * 16, z, bytes);
+  auto copy_rows = [&](int buffer, int left) {
+    uint4* const to = rows + buffer * ROWS;
+    copy_vector<ALIGNED>(to, u, left);
+    copy_vector<ALIGNED>(to + 32, delta, left);
+    if (gated) copy_vector<ALIGNED>(to + 2 * 32, z, left);
     u += TILE;
     delta += TILE;
     z += TILE;
@@ -244,14 +240,13 @@ __global__ void __launch_bounds__(32 * WARPS, 12 / WARPS)
     return vector;
   };
 
-  copy_rows(0, lane * VECTOR < steps);
-  copy_keys(0, lane * VECTOR < steps, 0);
+  copy_rows(0, steps - lane * VECTOR);
+  copy_keys(0, steps - lane * VECTOR, 0);
   await_copies<0>();
   __syncthreads();
   int key_buffer = 0, parity = 0;
   for (int first_step = 0; first_step < steps; first_step += TILE) {
-    const bool there = first_step + lane * VECTOR < steps;
-    const bool next_there = first_step + TILE + lane * VECTOR < steps;
+    const int left = steps - first_step - lane * VECTOR;
     const int row_buffer = first_step / TILE % 2;
     TileSteps<VECTOR> tile;
     float outputs[VECTOR];
@@ -260,8 +255,8 @@ __global__ void __launch_bounds__(32 * WARPS, 12 / WARPS)
     for (int block = 0; block < state_blocks; block++) {
       const bool more = block + 1 < state_blocks;
       const int next_key_buffer = key_buffer == 2 ? 0 : key_buffer + 1;
-      if (!more) copy_rows(row_buffer ^ 1, next_there);
-      copy_keys(next_key_buffer, more ? there : next_there, more ? block + 1 : 0);
+      if (!more) copy_rows(row_buffer ^ 1, left - TILE);
+      copy_keys(next_key_buffer, more ? left : left - TILE, more ? block + 1 : 0);
       if (block == 0) {
         const Vector inputs = row_vector(row_buffer, 0);
         const Vector deltas = row_vector(row_buffer, 1);
@@ -269,6 +264,8 @@ __global__ void __launch_bounds__(32 * WARPS, 12 / WARPS)
         for (int k = 0; k < VECTOR; k++) {
           const float x = __fadd_rn(deltas.at(k), bias);
           const float softplus = Functions::softplus(x);
+          // Where ALIGNED a vector exists as a whole or not at all.
+          const bool there = ALIGNED ? left > 0 : left > k;
           tile.d[k] = there ? (curved ? softplus : x) : 0.0f;
           tile.written[k] = __fmul_rn(tile.d[k], inputs.at(k));
           keep(tile.d[k]);
@@ -334,7 +331,7 @@ __global__ void __launch_bounds__(32 * WARPS, 12 / WARPS)
         outputs[k] = __fmul_rn(outputs[k], Functions::silu(gates.at(k)));
       }
     }
-    if (there && exists) packed<Storage, VECTOR>(outputs).store(y_row);
+    store_vector<ALIGNED>(y_row, packed<Storage, VECTOR>(outputs), exists ? left : 0);
     y_row += TILE;
     Gate::pass(gate, parity);
     parity ^= 1;
