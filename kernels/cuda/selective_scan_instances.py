@@ -78,25 +78,30 @@ def chosen(
         if order in (None, instance.order):
             return instance
     raise CaseInvalid(
-        f"selective_scan: the order {order} is for B and C that vary in time, rows of "
-        "whole 16-byte vectors and any but the accurate variant; expected such tensors"
+        f"selective_scan: the order {order} is for B and C that vary in time and any "
+        f"but the accurate variant; got {variant}, or B or C of shape [D, N]"
     )
 
 
 def candidates(problem: Problem, dtype: str, variant: str) -> list[Instance]:
     """Every instance that can take the problem, the preferred one first."""
-    constant = problem.constant_b or problem.constant_c
     lanes = _lanes(problem.states)
     found = [steps(dtype, variant, lanes, problem.constant_b, problem.constant_c)]
-    if problem.aligned and not constant:
+    if not (problem.constant_b or problem.constant_c):
         if problem.states <= ROWS_STATES:
-            warps = _rows_warps(problem)
-            found[:0] = [rows(dtype, variant, warps), rows(dtype, variant, 16 - warps)]
+            found[:0] = _rows(problem, dtype, variant)
         if variant != "accurate":
             many = problem.batch * problem.channels >= MANY_CHANNELS
             place = len(found) - 1 if many else 0
-            found.insert(place, time(dtype, variant, problem.states))
+            found.insert(place, time(dtype, variant, problem.states, problem.aligned))
     return [instance for instance in found if instance.shared <= problem.shared]
+
+
+def _rows(problem: Problem, dtype: str, variant: str) -> list[Instance]:
+    if not problem.aligned:
+        return [rows(dtype, variant, 4, False)]
+    warps = _rows_warps(problem)
+    return [rows(dtype, variant, n, True) for n in (warps, 16 - warps)]
 
 
 def _rows_warps(problem: Problem) -> int:
@@ -114,7 +119,7 @@ def _lanes(states: int) -> int:
     return lanes
 
 
-def rows(dtype: str, variant: str, warps: int) -> Instance:
+def rows(dtype: str, variant: str, warps: int, aligned: bool) -> Instance:
     """selective_scan_rows: many channels, at most 16 states."""
     vector = 16 // BYTES[dtype]
     channels = 16 * warps
@@ -123,20 +128,20 @@ def rows(dtype: str, variant: str, warps: int) -> Instance:
     return Instance(
         order="sequential",
         expression=f"selective_scan_rows<{STORAGE[dtype]}, {VARIANTS[variant]}, "
-        f"{warps}, {1 if warps == 12 else 3}>",
+        f"{warps}, {1 if warps == 12 else 3}, {_flag(aligned)}>",
         channels=channels,
         threads=32 * warps,
         shared=channels * 5 * 128 + 4 * floats,
     )
 
 
-def time(dtype: str, variant: str, states: int) -> Instance:
+def time(dtype: str, variant: str, states: int, aligned: bool) -> Instance:
     """selective_scan_time: few channels."""
     padded = -(-states // 16) * 16
     return Instance(
         order="time",
         expression=f"selective_scan_time<{STORAGE[dtype]}, {VARIANTS[variant]}, 12, "
-        f"{4 if BYTES[dtype] == 2 else 2}>",
+        f"{_flag(aligned)}>",
         channels=12,
         threads=384,
         # B and C three times; u, delta and z twice; ends, A and the state.
@@ -149,7 +154,7 @@ def steps(
 ) -> Instance:
     """selective_scan_steps: any shape and layout."""
     channels = 4 * 32 // lanes
-    flags = ", ".join("true" if flag else "false" for flag in (constant_b, constant_c))
+    flags = f"{_flag(constant_b)}, {_flag(constant_c)}"
     return Instance(
         order="sequential",
         expression=f"selective_scan_steps<{STORAGE[dtype]}, {VARIANTS[variant]}, "
@@ -160,13 +165,18 @@ def steps(
     )
 
 
+def _flag(value: bool) -> str:
+    return "true" if value else "false"
+
+
 def instances() -> Iterator[str]:
     """Every instance that a call can take."""
     for dtype, variant in product(STORAGE, VARIANTS):
-        for warps in (4, 12):
-            yield rows(dtype, variant, warps).expression
+        for warps, aligned in ((4, True), (12, True), (4, False)):
+            yield rows(dtype, variant, warps, aligned).expression
         if variant != "accurate":
-            yield time(dtype, variant, 16).expression
+            for aligned in (True, False):
+                yield time(dtype, variant, 16, aligned).expression
         for lanes in (2, 4, 8, 16, 32):
             for constant_b, constant_c in product((False, True), repeat=2):
                 yield steps(dtype, variant, lanes, constant_b, constant_c).expression

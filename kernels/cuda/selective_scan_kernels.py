@@ -27,8 +27,13 @@ _MODELS = {
     "accurate": (REPRODUCIBLE_DECAY, REPRODUCIBLE_ERRORS),
 }
 
-TIME_TILE = {"fp32": 128, "fp16": 256, "bf16": 256}
-"""Steps of one tile of the order in time, a chunk of its contract."""
+TIME_TILE = 256
+"""Steps of a tile of the order in time, or two in fp32."""
+
+_TIME_CHUNK = 32
+"""In the order of time a term goes through at most 26 additions in its own tile and that
+of the output, and 4 for each tile of at least 128 steps in between: fewer than through
+sequential chunks of 32 steps, 32 + T / 32."""
 
 _SUMMED_STEPS = 5.0
 """Roundings on the way to a sum of d over four vectors of eight steps, added in pairs.
@@ -67,10 +72,10 @@ def selective_scan(variant: str, order: str | None = None) -> Kernel:
         call=partial(_selective_scan, variant, order),
         contract=contract(variant, only),
         dtypes=tuple(STORAGE),
-        chunk=None if only == "sequential" else max(TIME_TILE.values()),
+        chunk=None if only == "sequential" else TIME_TILE,
         gradients=False,
         layouts=("keys=grouped",) if order == "time" else _LAYOUTS,
-        edge_sizes=order != "time",
+        edge_sizes=True,
         unavailable=unavailable(),
     )
 
@@ -86,7 +91,7 @@ def contract(variant: str, order: str | None) -> Contract:
         decay = ErrorModel(e0=decay.e0, e1=decay.e1 + _SUMMED_STEPS)
     structures = {
         "sequential": Structure(kind="sequential"),
-        "time": Structure(kind="chunk", chunk=max(TIME_TILE.values())),
+        "time": Structure(kind="chunk", chunk=_TIME_CHUNK),
         None: Structure(kind="unknown"),
     }
     return Contract(

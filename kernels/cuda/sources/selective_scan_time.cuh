@@ -98,39 +98,63 @@ __device__ __forceinline__ void scan_groups(float* at, float scaled, float* carr
   if (lane >= 32 - TIME_SIDE) *carry = end;
 }
 
-// What a warp does with four states in one tile: adds to the lane's outputs. `keys` has
-// the lane's B, `ends` is where the lanes change sides.
-template <class Storage, class Functions, bool IS_NARROW, int VECTOR>
-__device__ __forceinline__ void scan_states(const uint4* keys, const float* scaled,
-                                            float* carry, float* ends,
-                                            const TileSteps<VECTOR>& tile,
-                                            float (&outputs)[VECTOR]) {
-  using Vector = Packed<Storage, VECTOR>;
-  const int lane = threadIdx.x % 32, part = lane % TIME_SIDE;
-  const float4 scaled4 = *reinterpret_cast<const float4*>(scaled);
-  const float scales[TIME_SIDE] = {scaled4.x, scaled4.y, scaled4.z, scaled4.w};
-  float decays[TIME_SIDE][VECTOR], drives[TIME_SIDE][VECTOR];
+template <class Functions, int VECTOR>
+__device__ __forceinline__ void make_decays(float (&decays)[TIME_SIDE][VECTOR],
+                                            const float (&d)[VECTOR],
+                                            const float* scaled, bool narrow) {
+  const float4 four = *reinterpret_cast<const float4*>(scaled);
+  const float scales[TIME_SIDE] = {four.x, four.y, four.z, four.w};
+  if (!HAS_NARROW<Functions> || narrow) {
+#pragma unroll
+    for (int i = 0; i < TIME_SIDE; i++) {
+#pragma unroll
+      for (int k = 0; k < VECTOR; k++) {
+        decays[i][k] = decay_of<Functions, true>(d[k], scales[i]);
+      }
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < TIME_SIDE; i++) {
+#pragma unroll
+      for (int k = 0; k < VECTOR; k++) {
+        decays[i][k] = decay_of<Functions, false>(d[k], scales[i]);
+      }
+    }
+  }
+}
+
+// What four states do in the steps of each lane: the drives, and the ends, which go where
+// the lanes change sides. `keys` has the lane's B.
+template <class Storage, int VECTOR>
+__device__ __forceinline__ void make_ends(const uint4* keys,
+                                          const float (&written)[VECTOR],
+                                          const float (&decays)[TIME_SIDE][VECTOR],
+                                          float (&drives)[TIME_SIDE][VECTOR],
+                                          float* ends) {
 #pragma unroll
   for (int i = 0; i < TIME_SIDE; i++) {
-    Vector B;
+    Packed<Storage, VECTOR> B;
     B.load(reinterpret_cast<const Storage*>(keys + i * 32));
     float end = 0.0f;
 #pragma unroll
     for (int k = 0; k < VECTOR; k++) {
-      decays[i][k] = decay_of<Functions, IS_NARROW>(tile.d[k], scales[i]);
-      drives[i][k] = __fmul_rn(tile.written[k], B.at(k));
+      drives[i][k] = __fmul_rn(written[k], B.at(k));
       end = k ? __fmaf_rn(decays[i][k], end, drives[i][k]) : drives[i][0];
     }
-    ends[i * TIME_ENDS + lane] = end;
+    ends[i * TIME_ENDS] = end;
   }
-  __syncwarp();
-  scan_groups<Functions>(ends + part * TIME_ENDS + lane - part, scaled[part],
-                         carry + part, tile.lanes, tile.group);
-  __syncwarp();
+}
+
+// From the states before each lane's steps through these, C . h added to the outputs.
+template <class Storage, int VECTOR>
+__device__ __forceinline__ void go_through(const uint4* keys, const float* states,
+                                           const float (&decays)[TIME_SIDE][VECTOR],
+                                           const float (&drives)[TIME_SIDE][VECTOR],
+                                           float (&outputs)[VECTOR]) {
 #pragma unroll
   for (int i = 0; i < TIME_SIDE; i++) {
-    float h = ends[i * TIME_ENDS + lane];
-    Vector C;
+    float h = states[i * TIME_ENDS];
+    Packed<Storage, VECTOR> C;
     C.load(reinterpret_cast<const Storage*>(keys + (TIME_STATES + i) * 32));
 #pragma unroll
     for (int k = 0; k < VECTOR; k++) {
@@ -140,7 +164,7 @@ __device__ __forceinline__ void scan_states(const uint4* keys, const float* scal
   }
 }
 
-template <class Storage, class Recurrence, int WARPS, int UNROLLED, bool ALIGNED>
+template <class Storage, class Recurrence, int WARPS, bool ALIGNED>
 __global__ void __launch_bounds__(32 * WARPS, 12 / WARPS)
     selective_scan_time(const __grid_constant__ Arguments a) {
   using Functions = typename Recurrence::Functions;
@@ -154,6 +178,7 @@ __global__ void __launch_bounds__(32 * WARPS, 12 / WARPS)
   const unsigned gate = shared_address(&gate_word);
   if (threadIdx.x == 0) Gate::open(gate, WARPS);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int part = lane % TIME_SIDE;  // the state, of four, that the lane scans
   const int state_blocks = int((a.states + STATES - 1) / STATES);
   uint4* const rows = memory + 3 * KEYS + warp * 2 * ROWS + lane;
   float* const ends = reinterpret_cast<float*>(memory + 3 * KEYS + WARPS * 2 * ROWS) +
@@ -293,17 +318,30 @@ __global__ void __launch_bounds__(32 * WARPS, 12 / WARPS)
         }
       }
       const uint4* const keys = memory + key_buffer * KEYS + lane;
-#pragma unroll UNROLLED
-      for (int state = 0; state < STATES; state += TIME_SIDE) {
-        const int at = block * STATES + state;
-        if (!HAS_NARROW<Functions> || narrow) {
-          scan_states<Storage, Functions, true>(keys + state * 32, scaled + at,
-                                                carry + at, ends, tile, outputs);
-        } else {
-          scan_states<Storage, Functions, false>(keys + state * 32, scaled + at,
-                                                 carry + at, ends, tile, outputs);
+      // The exponentials of the next four states fill the time that these take to scan.
+      float decays[2][TIME_SIDE][VECTOR];
+      make_decays<Functions>(decays[0], tile.d, scaled + block * STATES, narrow);
+#pragma unroll
+      for (int side = 0; side < STATES / TIME_SIDE; side++) {
+        const uint4* const at_keys = keys + side * TIME_SIDE * 32;
+        const int at = block * STATES + side * TIME_SIDE;
+        float drives[TIME_SIDE][VECTOR];
+        make_ends<Storage>(at_keys, tile.written, decays[side % 2], drives, ends + lane);
+        __syncwarp();
+        if (side + 1 < STATES / TIME_SIDE) {
+          make_decays<Functions>(decays[(side + 1) % 2], tile.d, scaled + at + TIME_SIDE,
+                                 narrow);
+#pragma unroll
+          for (int i = 0; i < TIME_SIDE; i++) {
+#pragma unroll
+            for (int k = 0; k < VECTOR; k++) keep(decays[(side + 1) % 2][i][k]);
+          }
         }
-        if (state == STATES / 2) {
+        scan_groups<Functions>(ends + part * TIME_ENDS + lane - part, scaled[at + part],
+                               carry + at + part, tile.lanes, tile.group);
+        __syncwarp();
+        go_through<Storage>(at_keys, ends + lane, decays[side % 2], drives, outputs);
+        if (side == STATES / TIME_SIDE / 2) {
           // What this lane copies is long here; now all may use it.
           await_copies<0>();
           __syncwarp();
