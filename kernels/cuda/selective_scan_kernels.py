@@ -31,14 +31,14 @@ TIME_TILE = 256
 """Steps of a tile of the order in time, or two in fp32."""
 
 _TIME_CHUNK = 32
-"""In the order of time a term goes through at most 26 additions in its own tile and that
-of the output, and 4 for each tile of at least 128 steps in between: fewer than through
-sequential chunks of 32 steps, 32 + T / 32."""
+"""In the order of time a term goes through at most 26 additions in its own tile and
+that of the output, and 4 for each tile of at least 128 steps in between: fewer than
+through sequential chunks of 32 steps, 32 + T / 32."""
 
 _SUMMED_STEPS = 5.0
 """Roundings on the way to a sum of d over four vectors of eight steps, added in pairs.
-In the order of time the decay over such a stretch is one exponential of their sum, whose
-relative error the exponential multiplies by |x|."""
+In the order of time the decay over such a stretch is one exponential of their sum,
+whose relative error the exponential multiplies by |x|."""
 
 ACCURATE_DECAY = ErrorModel(e0=0.0, e1=10.5)
 """Of the accurate recurrence, whose decay 1 + m or w has an error in proportion to |x|.
