@@ -38,7 +38,7 @@ DTYPES = {_DTYPES[source]: name for name, source in STORAGE.items()}
 """Names of the storage formats by torch dtype."""
 
 LOG2_EDGE_STEPS = 8
-"""Of the steps between kept states: whole tiles of every kernel."""
+"""Of the steps between kept states."""
 
 _NAMES = ("u", "delta", "z", "B", "C", "A", "D", "delta_bias", "initial_state")
 _Tensors = tuple[torch.Tensor | None, ...]
@@ -115,13 +115,16 @@ def run(
     """Launches the plan on the current device, which is the plan's.
 
     `edges` [B, ceil(L / E), D, N] in fp32 receives the state before each
-    E = 2**LOG2_EDGE_STEPS steps.
+    E = 2**LOG2_EDGE_STEPS steps; not in the order of time.
     """
     words = plan.words.copy()
     pointers = [pointer(x) for x in (*tensors, y, last_state, edges)]
     words[: len(pointers)] = pointers
+    instance = plan.instance
+    expression = instance.expression if edges is None else instance.with_edges
+    assert expression is not None
     launch(
-        _function(plan.instance.expression, plan.instance.shared, plan.device.index),
+        _function(expression, plan.instance.shared, plan.device.index),
         plan.blocks,
         (plan.instance.threads,),
         (words.view(f"V{words.nbytes}"),),  # type: ignore[arg-type]

@@ -56,6 +56,7 @@ class Instance:
 
     order: str
     expression: str  # name in the source
+    with_edges: str | None  # that of the kernel which keeps states, where there is one
     channels: int  # per block
     threads: int
     shared: int  # bytes of dynamic shared memory
@@ -125,10 +126,14 @@ def rows(dtype: str, variant: str, warps: int, aligned: bool) -> Instance:
     channels = 16 * warps
     # u and delta twice, z once; B and C as floats three times; d, d u of a sub-block.
     floats = 3 * 8 * vector * 32 + channels * (4 * vector + 4)
+    name = (
+        f"selective_scan_rows<{STORAGE[dtype]}, {VARIANTS[variant]}, "
+        f"{warps}, {1 if warps == 12 else 3}, {_flag(aligned)}, "
+    )
     return Instance(
         order="sequential",
-        expression=f"selective_scan_rows<{STORAGE[dtype]}, {VARIANTS[variant]}, "
-        f"{warps}, {1 if warps == 12 else 3}, {_flag(aligned)}>",
+        expression=f"{name}false>",
+        with_edges=f"{name}true>",
         channels=channels,
         threads=32 * warps,
         shared=channels * 5 * 128 + 4 * floats,
@@ -141,7 +146,8 @@ def time(dtype: str, variant: str, states: int, aligned: bool) -> Instance:
     return Instance(
         order="time",
         expression=f"selective_scan_time<{STORAGE[dtype]}, {VARIANTS[variant]}, 12, "
-        f"{_flag(aligned)}>",
+        f"{_flag(aligned)}, {_flag(states > 16)}>",
+        with_edges=None,
         channels=12,
         threads=384,
         # B and C three times; u, delta and z twice; ends, A and the state.
@@ -155,10 +161,13 @@ def steps(
     """selective_scan_steps: any shape and layout."""
     channels = 4 * 32 // lanes
     flags = f"{_flag(constant_b)}, {_flag(constant_c)}"
+    name = (
+        f"selective_scan_steps<{STORAGE[dtype]}, {VARIANTS[variant]}, {lanes}, {flags}>"
+    )
     return Instance(
         order="sequential",
-        expression=f"selective_scan_steps<{STORAGE[dtype]}, {VARIANTS[variant]}, "
-        f"{lanes}, {flags}>",
+        expression=name,
+        with_edges=name,
         channels=channels,
         threads=128,
         shared=4 * 32 * (16 * lanes + 4) + channels * 33 * 8,
@@ -172,11 +181,15 @@ def _flag(value: bool) -> str:
 def instances() -> Iterator[str]:
     """Every instance that a call can take."""
     for dtype, variant in product(STORAGE, VARIANTS):
-        for warps, aligned in ((4, True), (12, True), (4, False)):
-            yield rows(dtype, variant, warps, aligned).expression
+        found = [rows(dtype, variant, warps, True) for warps in (4, 12)]
+        found.append(rows(dtype, variant, 4, False))
         if variant != "accurate":
-            for aligned in (True, False):
-                yield time(dtype, variant, 16, aligned).expression
+            for states, aligned in product((16, 17), (True, False)):
+                found.append(time(dtype, variant, states, aligned))
         for lanes in (2, 4, 8, 16, 32):
             for constant_b, constant_c in product((False, True), repeat=2):
-                yield steps(dtype, variant, lanes, constant_b, constant_c).expression
+                found.append(steps(dtype, variant, lanes, constant_b, constant_c))
+        for instance in found:
+            yield instance.expression
+            if instance.with_edges not in (None, instance.expression):
+                yield instance.with_edges

@@ -40,15 +40,16 @@ template <class Storage, bool ALIGNED>
 struct RowSource {
   const Storage* at;    // in the tile to copy next
   long long four_rows;  // elements
+  int rows;             // that exist, from the lane's first on
 
-  // `COUNT` rows from the one 4 FIRST below, into the tile at `to`, the lane's place in
+  // `COUNT` rows from the one 4 `first` below, into the tile at `to`, the lane's place in
   // its first row. Of the steps `left` exist from the vector's first on.
-  template <int FIRST, int COUNT>
-  __device__ __forceinline__ void copy(uint4* to, const bool (&exists)[4],
-                                       int left) const {
+  template <int COUNT>
+  __device__ __forceinline__ void copy(uint4* to, int first, int left) const {
 #pragma unroll
-    for (int i = FIRST; i < FIRST + COUNT; i++) {
-      copy_vector<ALIGNED>(to + i * 4 * 8, at + i * four_rows, exists[i] ? left : 0);
+    for (int i = 0; i < COUNT; i++) {
+      copy_vector<ALIGNED>(to + (first + i) * 4 * 8, at + (first + i) * four_rows,
+                           4 * (first + i) < rows ? left : 0);
     }
   }
 
@@ -132,7 +133,8 @@ __device__ __forceinline__ void walk(typename Recurrence::State (&h)[8],
   }
 }
 
-template <class Storage, class Recurrence, int WARPS, int BLOCKS, bool ALIGNED>
+template <class Storage, class Recurrence, int WARPS, int BLOCKS, bool ALIGNED,
+          bool EDGES>
 __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
     selective_scan_rows(const __grid_constant__ Arguments a) {
   using Functions = typename Recurrence::Functions;
@@ -159,15 +161,13 @@ __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
   const long long own = exists ? first + channel : place.first;
   const float one = runtime_one(a);
 
-  bool row_exists[4];
-#pragma unroll
-  for (int i = 0; i < 4; i++) row_exists[i] = lane / 8 + 4 * i < rows;
+  const int lane_rows = rows - lane / 8;
   const int lane_place = lane / 8 * 8 + (lane % 8 ^ lane / 8 * 2);
   auto source = [&](const void* tensor, long long by_batch, long long by_channel) {
     const long long offset = place.batch * by_batch + (first + lane / 8) * by_channel;
     return RowSource<Storage, ALIGNED>{
         static_cast<const Storage*>(tensor) + offset + lane % 8 * VECTOR,
-        4 * by_channel};
+        4 * by_channel, lane_rows};
   };
   auto u = source(a.u, a.u_batch, a.u_channel);
   auto delta = source(a.delta, a.delta_batch, a.delta_channel);
@@ -183,6 +183,16 @@ __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
                         : static_cast<const Storage*>(a.C) + place.batch * a.C_batch +
                               place.group * a.C_group + key * a.C_state;
   }
+
+  // Under way before anything else is read.
+  const int lane_step = lane % 8 * VECTOR;  // the first of those it copies of a tile
+  KeyFetch<Storage, WARPS, ALIGNED> key_fetch;
+  u.template copy<4>(u_rows + lane_place, 0, steps - lane_step);
+  delta.template copy<4>(delta_rows + lane_place, 0, steps - lane_step);
+  u.next_tile();
+  delta.next_tile();
+  commit_copies();
+  key_fetch.load(key_row, 0, steps);
 
   float scaled[8];
   typename Recurrence::State h[8];
@@ -246,14 +256,6 @@ __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
     }
   };
 
-  const int lane_step = lane % 8 * VECTOR;  // the first of those it copies of a tile
-  KeyFetch<Storage, WARPS, ALIGNED> key_fetch;
-  u.template copy<0, 4>(u_rows + lane_place, row_exists, steps - lane_step);
-  delta.template copy<0, 4>(delta_rows + lane_place, row_exists, steps - lane_step);
-  u.next_tile();
-  delta.next_tile();
-  commit_copies();
-  key_fetch.load(key_row, 0, steps);
   key_fetch.store(keys);
   await_copies<0>();
   __syncwarp();
@@ -268,10 +270,12 @@ __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
   auto store_rows = [&](int buffer, int first_row, int count, int left) {
     const uint4* const from = u_rows + buffer * ROWS + lane_place;
 #pragma unroll
-    for (int i = first_row; i < first_row + count; i++) {
+    for (int i = 0; i < count; i++) {
       Packed<Storage, VECTOR> outputs;
-      outputs.load(reinterpret_cast<const Storage*>(from + i * 4 * 8));
-      store_vector<ALIGNED>(y + 4 * i * a.steps, outputs, row_exists[i] ? left : 0);
+      outputs.load(
+          reinterpret_cast<const Storage*>(from + (first_row + i) * 4 * 8));
+      store_vector<ALIGNED>(y + 4 * (first_row + i) * a.steps, outputs,
+                            4 * (first_row + i) < lane_rows ? left : 0);
     }
   };
 
@@ -281,32 +285,31 @@ __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
     const int next_key_buffer = key_buffer == 2 ? 0 : key_buffer + 1;
     const int next_place = (buffer ^ 1) * ROWS + lane_place;
     const int next_left = steps - next_step - lane_step;
-    if (float* const to = edge_place(a, place.batch, own, first_step)) {
-#pragma unroll
-      for (int i = 0; i < 8; i++) {
-        if (exists && half * 8 + i < a.states) to[half * 8 + i] = h[i].value;
-      }
-    }
 #pragma unroll 1
     for (int sub_block = 0; sub_block < 4; sub_block++) {
+      if constexpr (EDGES) {
+        const int sub_step = first_step + sub_block * SUB_BLOCK;
+        if (float* const to = edge_place(a, place.batch, own, sub_step)) {
+#pragma unroll
+          for (int i = 0; i < 8; i++) {
+            if (exists && sub_step < steps && half * 8 + i < a.states) {
+              to[half * 8 + i] = h[i].value;
+            }
+          }
+        }
+      }
       // Besides its steps each sub-block has a part of what the tile needs.
       if (sub_block == 0) {
         if (gated) {
-          z.template copy<0, 4>(z_rows + lane_place, row_exists,
-                                steps - first_step - lane_step);
+          z.template copy<4>(z_rows + lane_place, 0, steps - first_step - lane_step);
         }
         z.next_tile();
         key_fetch.load(key_row, next_step, steps);
-      } else if (sub_block == 1) {
-        if (first_step > 0) store_rows(buffer ^ 1, 0, 2, VECTOR);
-        u.template copy<0, 2>(u_rows + next_place, row_exists, next_left);
-        delta.template copy<0, 2>(delta_rows + next_place, row_exists, next_left);
-      } else if (sub_block == 2) {
-        if (first_step > 0) store_rows(buffer ^ 1, 2, 2, VECTOR);
-        u.template copy<2, 2>(u_rows + next_place, row_exists, next_left);
-        delta.template copy<2, 2>(delta_rows + next_place, row_exists, next_left);
-        u.next_tile();
-        delta.next_tile();
+      } else if (sub_block < 3) {
+        const int row = 2 * sub_block - 2;
+        if (first_step > 0) store_rows(buffer ^ 1, row, 2, VECTOR);
+        u.template copy<2>(u_rows + next_place, row, next_left);
+        delta.template copy<2>(delta_rows + next_place, row, next_left);
       }
       commit_copies();
       const int count = steps - first_step - sub_block * SUB_BLOCK;
@@ -348,6 +351,8 @@ __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
       if (sub_block == 0 && lane == 0) Gate::arrive(gate);
     }
     if (first_step > 0) y += TILE;
+    u.next_tile();
+    delta.next_tile();
     buffer ^= 1;
     key_buffer = next_key_buffer;
     if (next_step < steps) Gate::pass(gate, first_step / TILE % 2);

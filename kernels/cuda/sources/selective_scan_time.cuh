@@ -164,7 +164,7 @@ __device__ __forceinline__ void go_through(const uint4* keys, const float* state
   }
 }
 
-template <class Storage, class Recurrence, int WARPS, bool ALIGNED>
+template <class Storage, class Recurrence, int WARPS, bool ALIGNED, bool MANY_STATES>
 __global__ void __launch_bounds__(32 * WARPS, 12 / WARPS)
     selective_scan_time(const __grid_constant__ Arguments a) {
   using Functions = typename Recurrence::Functions;
@@ -179,7 +179,7 @@ __global__ void __launch_bounds__(32 * WARPS, 12 / WARPS)
   if (threadIdx.x == 0) Gate::open(gate, WARPS);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int part = lane % TIME_SIDE;  // the state, of four, that the lane scans
-  const int state_blocks = int((a.states + STATES - 1) / STATES);
+  const int state_blocks = MANY_STATES ? int((a.states + STATES - 1) / STATES) : 1;
   uint4* const rows = memory + 3 * KEYS + warp * 2 * ROWS + lane;
   float* const ends = reinterpret_cast<float*>(memory + 3 * KEYS + WARPS * 2 * ROWS) +
                       warp * (TIME_SIDE * TIME_ENDS + 2 * state_blocks * STATES);
@@ -189,24 +189,7 @@ __global__ void __launch_bounds__(32 * WARPS, 12 / WARPS)
   const Place place = place_of(a, WARPS);
   const bool exists = warp < place.count;
   const long long own = place.first + (exists ? warp : 0);
-  float largest = 0.0f;  // of the channel's |A log2 e|
-  for (int state = lane; state < state_blocks * STATES; state += 32) {
-    const bool there = state < a.states;
-    scaled[state] = there ? scaled_decay(a.A[own * a.A_channel + state]) : 0.0f;
-    largest = fmaxf(largest, fabsf(scaled[state]));
-    carry[state] = there && a.initial_state != nullptr
-                       ? a.initial_state[place.batch * a.initial_batch +
-                                         own * a.initial_channel + state]
-                       : 0.0f;
-  }
-#pragma unroll
-  for (int distance = 1; distance < 32; distance *= 2) {
-    largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, distance));
-  }
   const int steps = int(a.steps);
-  const float one = runtime_one(a);
-  const float skip = awaited(a.D != nullptr ? a.D[own] : 0.0f, one);
-  const float bias = awaited(a.delta_bias != nullptr ? a.delta_bias[own] : 0.0f, one);
   const bool gated = a.z != nullptr, curved = a.delta_softplus != 0;
 
   auto row_of = [&](const void* tensor, long long by_batch, long long by_channel) {
@@ -218,9 +201,10 @@ __global__ void __launch_bounds__(32 * WARPS, 12 / WARPS)
   const Storage* z = row_of(a.z, a.z_batch, a.z_channel);
   Storage* y_row = static_cast<Storage*>(a.y) +
                    (place.batch * a.channels + own) * a.steps + lane * VECTOR;
-  // What this lane copies of B and C: some rows of 16 bytes a step block, running.
+  // What this lane copies of B and C: some rows, a vector of each tile and state block.
   constexpr int COPIES = (2 * STATES + WARPS - 1) / WARPS;
   const Storage* key_from[COPIES];
+  bool key_exists[COPIES];
 #pragma unroll
   for (int i = 0; i < COPIES; i++) {
     const int row = warp + i * WARPS, state = row % STATES;
@@ -230,17 +214,20 @@ __global__ void __launch_bounds__(32 * WARPS, 12 / WARPS)
                      : static_cast<const Storage*>(a.C) + place.batch * a.C_batch +
                            place.group * a.C_group + state * a.C_state;
     key_from[i] = first + lane * VECTOR;
+    key_exists[i] = state < a.states;
   }
+  uint4* const key_place = memory + warp * 32 + lane;
   // Of the tile and states that come next, of which `left` steps exist.
   auto copy_keys = [&](int buffer, int left, int block) {
 #pragma unroll
     for (int i = 0; i < COPIES; i++) {
-      const int row = warp + i * WARPS, state = block * STATES + row % STATES;
+      const int row = warp + i * WARPS;
+      if (MANY_STATES) key_exists[i] = block * STATES + row % STATES < a.states;
       if (row < 2 * STATES) {
-        copy_vector<ALIGNED>(memory + buffer * KEYS + row * 32 + lane, key_from[i],
-                             state < a.states ? left : 0);
+        copy_vector<ALIGNED>(key_place + buffer * KEYS + i * WARPS * 32, key_from[i],
+                             key_exists[i] ? left : 0);
       }
-      if (state_blocks > 1) {
+      if (MANY_STATES) {
         const long long next = block + 1 < state_blocks ? 1 : -block;
         key_from[i] += next * STATES * (row < STATES ? a.B_state : a.C_state);
       }
@@ -267,6 +254,23 @@ __global__ void __launch_bounds__(32 * WARPS, 12 / WARPS)
 
   copy_rows(0, steps - lane * VECTOR);
   copy_keys(0, steps - lane * VECTOR, 0);
+  float largest = 0.0f;  // of the channel's |A log2 e|
+  for (int state = lane; state < state_blocks * STATES; state += 32) {
+    const bool there = state < a.states;
+    scaled[state] = there ? scaled_decay(a.A[own * a.A_channel + state]) : 0.0f;
+    largest = fmaxf(largest, fabsf(scaled[state]));
+    carry[state] = there && a.initial_state != nullptr
+                       ? a.initial_state[place.batch * a.initial_batch +
+                                         own * a.initial_channel + state]
+                       : 0.0f;
+  }
+#pragma unroll
+  for (int distance = 1; distance < 32; distance *= 2) {
+    largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, distance));
+  }
+  const float one = runtime_one(a);
+  const float skip = awaited(a.D != nullptr ? a.D[own] : 0.0f, one);
+  const float bias = awaited(a.delta_bias != nullptr ? a.delta_bias[own] : 0.0f, one);
   await_copies<0>();
   __syncthreads();
   int key_buffer = 0, parity = 0;
@@ -277,8 +281,8 @@ __global__ void __launch_bounds__(32 * WARPS, 12 / WARPS)
     float outputs[VECTOR];
     bool narrow = true;
 
-    for (int block = 0; block < state_blocks; block++) {
-      const bool more = block + 1 < state_blocks;
+    for (int block = 0; block < (MANY_STATES ? state_blocks : 1); block++) {
+      const bool more = MANY_STATES && block + 1 < state_blocks;
       const int next_key_buffer = key_buffer == 2 ? 0 : key_buffer + 1;
       if (!more) copy_rows(row_buffer ^ 1, left - TILE);
       copy_keys(next_key_buffer, more ? left : left - TILE, more ? block + 1 : 0);
@@ -311,37 +315,34 @@ __global__ void __launch_bounds__(32 * WARPS, 12 / WARPS)
           }
           narrow = __all_sync(0xffffffffu, __fmul_rn(longest, largest) <= NARROW);
         }
-        if (float* const to = edge_place(a, place.batch, own, first_step)) {
-          for (int state = lane; exists && state < a.states; state += 32) {
-            to[state] = carry[state];
-          }
-        }
       }
       const uint4* const keys = memory + key_buffer * KEYS + lane;
-      // The exponentials of the next four states fill the time that these take to scan.
+      // The hardware's exponentials of the next four states fill the time that these
+      // take to scan.
+      constexpr int SIDES = STATES / TIME_SIDE;
+      constexpr bool AHEAD = !HAS_NARROW<Functions>;
       float decays[2][TIME_SIDE][VECTOR];
-      make_decays<Functions>(decays[0], tile.d, scaled + block * STATES, narrow);
-#pragma unroll
-      for (int side = 0; side < STATES / TIME_SIDE; side++) {
+      if (AHEAD) {
+        make_decays<Functions>(decays[0], tile.d, scaled + block * STATES, narrow);
+      }
+#pragma unroll(AHEAD ? SIDES : 1)
+      for (int side = 0; side < SIDES; side++) {
         const uint4* const at_keys = keys + side * TIME_SIDE * 32;
         const int at = block * STATES + side * TIME_SIDE;
+        float(&now)[TIME_SIDE][VECTOR] = decays[AHEAD ? side % 2 : 0];
+        float(&next)[TIME_SIDE][VECTOR] = decays[AHEAD ? (side + 1) % 2 : 1];
         float drives[TIME_SIDE][VECTOR];
-        make_ends<Storage>(at_keys, tile.written, decays[side % 2], drives, ends + lane);
+        if (!AHEAD) make_decays<Functions>(now, tile.d, scaled + at, narrow);
+        make_ends<Storage>(at_keys, tile.written, now, drives, ends + lane);
         __syncwarp();
-        if (side + 1 < STATES / TIME_SIDE) {
-          make_decays<Functions>(decays[(side + 1) % 2], tile.d, scaled + at + TIME_SIDE,
-                                 narrow);
-#pragma unroll
-          for (int i = 0; i < TIME_SIDE; i++) {
-#pragma unroll
-            for (int k = 0; k < VECTOR; k++) keep(decays[(side + 1) % 2][i][k]);
-          }
+        if (AHEAD && side + 1 < SIDES) {
+          make_decays<Functions>(next, tile.d, scaled + at + TIME_SIDE, narrow);
         }
         scan_groups<Functions>(ends + part * TIME_ENDS + lane - part, scaled[at + part],
                                carry + at + part, tile.lanes, tile.group);
         __syncwarp();
-        go_through<Storage>(at_keys, ends + lane, decays[side % 2], drives, outputs);
-        if (side == STATES / TIME_SIDE / 2) {
+        go_through<Storage>(at_keys, ends + lane, now, drives, outputs);
+        if (side == SIDES / 2) {
           // What this lane copies is long here; now all may use it.
           await_copies<0>();
           __syncwarp();
