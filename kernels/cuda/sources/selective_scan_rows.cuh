@@ -305,11 +305,14 @@ __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
         }
         z.next_tile();
         key_fetch.load(key_row, next_step, steps);
-      } else if (sub_block < 3) {
-        const int row = 2 * sub_block - 2;
-        if (first_step > 0) store_rows(buffer ^ 1, row, 2, VECTOR);
-        u.template copy<2>(u_rows + next_place, row, next_left);
-        delta.template copy<2>(delta_rows + next_place, row, next_left);
+      } else if (sub_block == 1) {
+        if (first_step > 0) store_rows(buffer ^ 1, 0, 2, VECTOR);
+        u.template copy<2>(u_rows + next_place, 0, next_left);
+        delta.template copy<2>(delta_rows + next_place, 0, next_left);
+      } else if (sub_block == 2) {
+        if (first_step > 0) store_rows(buffer ^ 1, 2, 2, VECTOR);
+        u.template copy<2>(u_rows + next_place, 2, next_left);
+        delta.template copy<2>(delta_rows + next_place, 2, next_left);
       }
       commit_copies();
       const int count = steps - first_step - sub_block * SUB_BLOCK;
