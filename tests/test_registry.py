@@ -38,6 +38,7 @@ def test_every_family_is_registered() -> None:
         "model",
         "faulty",
         "control",
+        "cuda",
         "accelerated_scan",
         "jax",
         "mambapy",

@@ -1,0 +1,244 @@
+"""selective_scan on a CUDA device: Mamba-1's scan fused with its gates."""
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+
+from scancheck.errors import CaseInvalid
+from scancheck.kernels.cuda.compile import function
+from scancheck.kernels.cuda.launch import (
+    CUDA_NAMES,
+    aligned,
+    check_device,
+    check_tensor,
+    launch,
+    on_device,
+    pointer,
+)
+from scancheck.kernels.cuda.selective_scan_instances import (
+    BYTES,
+    LARGEST_STATES,
+    SOURCE,
+    STORAGE,
+    Instance,
+    Problem,
+    blocks,
+    chosen,
+)
+
+OP = "selective_scan"
+
+_DTYPES = {name: dtype for dtype, name in CUDA_NAMES.items()}
+DTYPES = {_DTYPES[source]: name for name, source in STORAGE.items()}
+"""Names of the storage formats by torch dtype."""
+
+LOG2_EDGE_STEPS = 8
+"""Of the steps between kept states: whole tiles of every kernel."""
+
+
+def selective_scan(
+    variant: str,
+    u: torch.Tensor,
+    delta: torch.Tensor,
+    A: torch.Tensor,
+    B: torch.Tensor,
+    C: torch.Tensor,
+    D: torch.Tensor | None = None,
+    z: torch.Tensor | None = None,
+    delta_bias: torch.Tensor | None = None,
+    initial_state: torch.Tensor | None = None,
+    delta_softplus: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """y [B, D, L] in the dtype of u and the last state [B, D, N] in fp32.
+
+    The last axis of every tensor is contiguous; other strides are free. Raises
+    CaseInvalid for tensors that it does not take, before anything runs.
+    """
+    tensors = {
+        "u": u,
+        "delta": delta,
+        "A": A,
+        "B": B,
+        "C": C,
+        "D": D,
+        "z": z,
+        "delta_bias": delta_bias,
+        "initial_state": initial_state,
+    }
+    device = check_device(OP, tensors)
+    problem = _problem(tensors)
+    with on_device(device):
+        y = torch.empty_like(u, memory_format=torch.contiguous_format)
+        if y.numel() == 0:
+            return y, _initial(u, A, initial_state)
+        last_state = u.new_empty(*u.shape[:2], A.shape[1], dtype=torch.float32)
+        forward(
+            chosen(problem, DTYPES[u.dtype], variant),
+            problem,
+            tensors,
+            delta_softplus,
+            y,
+            last_state,
+            None,
+        )
+        return y, last_state
+
+
+def forward(
+    instance: Instance,
+    problem: Problem,
+    tensors: dict[str, torch.Tensor | None],
+    delta_softplus: bool,
+    y: torch.Tensor,
+    last_state: torch.Tensor,
+    edges: torch.Tensor | None,
+) -> None:
+    """Runs that kernel on checked tensors of the current device.
+
+    `edges` [B, ceil(L / E), D, N] in fp32 receives the state before each
+    E = 2**LOG2_EDGE_STEPS steps.
+    """
+    words = (
+        *(
+            pointer(tensors[name])
+            for name in (
+                *("u", "delta", "z", "B", "C"),
+                *("A", "D", "delta_bias", "initial_state"),
+            )
+        ),
+        *(pointer(x) for x in (y, last_state, edges)),
+        problem.batch,
+        problem.channels,
+        problem.steps,
+        problem.states,
+        problem.groups,
+        *_strides(tensors["u"], 2),
+        *_strides(tensors["delta"], 2),
+        *_strides(tensors["z"], 2),
+        *_key_strides(tensors["B"]),
+        *_key_strides(tensors["C"]),
+        *_strides(tensors["A"], 1),
+        *_strides(tensors["initial_state"], 2),
+        LOG2_EDGE_STEPS,
+        int(delta_softplus),
+    )
+    launch(
+        _function(instance.expression, instance.shared, torch.cuda.current_device()),
+        blocks(problem, instance),
+        (instance.threads,),
+        (np.array(words, dtype=np.int64).view(f"V{8 * len(words)}"),),  # type: ignore[arg-type]
+        instance.shared,
+    )
+
+
+@cache
+def _function(expression: str, shared: int, device: int) -> Any:
+    """The function, allowed its shared memory; `device` is the current one."""
+    from cupy_backends.cuda.api import driver
+
+    found = function(SOURCE, expression)
+    driver.funcSetAttribute(
+        found.ptr, driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared
+    )
+    return found
+
+
+def _strides(tensor: torch.Tensor | None, count: int) -> tuple[int, ...]:
+    return (0,) * count if tensor is None else tuple(tensor.stride()[:count])
+
+
+def _key_strides(tensor: torch.Tensor | None) -> tuple[int, ...]:
+    """Of B or C by batch, group and state; of a constant one 0, 0 and by channel."""
+    assert tensor is not None
+    match tensor.stride():
+        case (channel, _):
+            return 0, 0, channel
+        case (batch, state, _):
+            return batch, 0, state
+        case strides:
+            return strides[:3]
+
+
+def _initial(
+    u: torch.Tensor, A: torch.Tensor, initial_state: torch.Tensor | None
+) -> torch.Tensor:
+    if initial_state is not None:
+        return initial_state.clone()
+    return u.new_zeros(*u.shape[:2], A.shape[1], dtype=torch.float32)
+
+
+def _problem(tensors: dict[str, torch.Tensor | None]) -> Problem:
+    """The problem's sizes; raises CaseInvalid for shapes and dtypes that do not fit."""
+    u, delta, A, B, C = (tensors[name] for name in ("u", "delta", "A", "B", "C"))
+    assert u is not None and delta is not None
+    assert A is not None and B is not None and C is not None
+    if u.ndim != 3:
+        raise CaseInvalid(f"{OP} u: expected [B, D, L]; got shape {list(u.shape)}")
+    batch, channels, steps = u.shape
+    check_tensor(OP, "u", u)
+    own, fp32 = (u.dtype,), (torch.float32,)
+    check_tensor(OP, "delta", delta, shape=u.shape, dtypes=own)
+    if A.ndim != 2 or not 1 <= A.shape[1] <= LARGEST_STATES:
+        raise CaseInvalid(
+            f"{OP} A: expected [D, N] with N from 1 to {LARGEST_STATES}; "
+            f"got shape {list(A.shape)}"
+        )
+    states = A.shape[1]
+    check_tensor(OP, "A", A, shape=(channels, states), dtypes=fp32)
+    groups = {_groups(name, tensors[name], channels) for name in ("B", "C")} - {None}
+    if len(groups) > 1:
+        raise CaseInvalid(
+            f"{OP} C: expected as many groups as B has; got {C.shape[1]}, "
+            f"and B has {B.shape[1]}"
+        )
+    group_count = groups.pop() if groups else 1
+    for name, keys in (("B", B), ("C", C)):
+        shapes = {
+            2: (channels, states),
+            3: (batch, states, steps),
+            4: (batch, group_count, states, steps),
+        }
+        dtypes = fp32 if keys.ndim == 2 else own
+        check_tensor(OP, name, keys, shape=shapes[keys.ndim], dtypes=dtypes)
+    optional = {
+        "D": ((channels,), fp32),
+        "z": (tuple(u.shape), own),
+        "delta_bias": ((channels,), fp32),
+        "initial_state": ((batch, channels, states), fp32),
+    }
+    for name, (shape, dtypes) in optional.items():
+        if (tensor := tensors[name]) is not None:
+            check_tensor(OP, name, tensor, shape=shape, dtypes=dtypes)
+    vector = 16 // BYTES[DTYPES[u.dtype]]
+    keys_in_storage = [x for x in (B, C) if x.ndim > 2]
+    return Problem(
+        batch=batch,
+        channels=channels,
+        steps=steps,
+        states=states,
+        groups=group_count,
+        constant_b=B.ndim == 2,
+        constant_c=C.ndim == 2,
+        aligned=aligned(vector, u, delta, tensors["z"], *keys_in_storage),
+    )
+
+
+def _groups(name: str, keys: torch.Tensor | None, channels: int) -> int | None:
+    """G of B or C; None where it is constant. Raises CaseInvalid for other layouts."""
+    assert keys is not None
+    if keys.ndim not in (2, 3, 4):
+        raise CaseInvalid(
+            f"{OP} {name}: expected [B, N, L], [B, G, N, L] or [D, N]; "
+            f"got shape {list(keys.shape)}"
+        )
+    if keys.ndim == 2:
+        return None
+    groups = 1 if keys.ndim == 3 else keys.shape[1]
+    if groups < 1 or channels % groups:
+        raise CaseInvalid(
+            f"{OP} {name}: expected groups that divide {channels} channels; "
+            f"got {groups}"
+        )
+    return groups

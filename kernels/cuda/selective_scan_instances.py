@@ -1,0 +1,150 @@
+"""Which instances of selective_scan.cu there are, and which one a call takes.
+
+Told without torch, so that all of them can be listed and compiled anywhere.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+
+SOURCE = "selective_scan.cu"
+
+STORAGE = {"fp32": "float", "fp16": "__half", "bf16": "__nv_bfloat16"}
+BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
+
+VARIANTS = {
+    "fast": "Plain<Fast>",
+    "reproducible": "Plain<Reproducible>",
+    "accurate": "Compensated",
+}
+"""The recurrence of each variant, which has its functions."""
+
+ROWS_STATES = 16
+"""Most states of selective_scan_rows, and what its blocks are padded to."""
+
+LARGEST_STATES = 256
+
+MANY_CHANNELS = 8192
+"""B D from which selective_scan_rows is faster than selective_scan_time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """What the choice of an instance depends on."""
+
+    batch: int
+    channels: int
+    steps: int
+    states: int
+    groups: int
+    constant_b: bool
+    constant_c: bool
+    aligned: bool  # rows of u, delta, z, B, C and y are whole 16-byte vectors
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instance:
+    """One kernel and how it is launched."""
+
+    expression: str  # name in the source
+    channels: int  # per block
+    threads: int
+    shared: int  # bytes of dynamic shared memory
+
+
+def blocks(problem: Problem, instance: Instance) -> int:
+    """How many blocks cover the problem."""
+    in_group = problem.channels // problem.groups
+    return problem.batch * problem.groups * -(-in_group // instance.channels)
+
+
+def chosen(problem: Problem, dtype: str, variant: str) -> Instance:
+    """The instance for a call."""
+    return candidates(problem, dtype, variant)[0]
+
+
+def candidates(problem: Problem, dtype: str, variant: str) -> list[Instance]:
+    """Every instance that can take the problem, the preferred one first."""
+    constant = problem.constant_b or problem.constant_c
+    lanes = _lanes(problem.states)
+    found = [steps(dtype, variant, lanes, problem.constant_b, problem.constant_c)]
+    if problem.aligned and not constant:
+        if variant != "accurate":
+            found.insert(0, time(dtype, variant, problem.states))
+        if problem.states <= ROWS_STATES:
+            warps = _rows_warps(problem)
+            many = problem.batch * problem.channels >= MANY_CHANNELS
+            place = 0 if many or variant == "accurate" else 1
+            found[place:place] = [
+                rows(dtype, variant, warps),
+                rows(dtype, variant, 16 - warps),
+            ]
+    return found
+
+
+def _rows_warps(problem: Problem) -> int:
+    """Warps per block: 12, one block per multiprocessor, where they are whole."""
+    in_group = problem.channels // problem.groups
+    total = problem.batch * problem.channels
+    return 12 if in_group % 192 == 0 and total >= 192 * 120 else 4
+
+
+def _lanes(states: int) -> int:
+    """Lanes per channel, 8 states each; at least two, as selective_scan_rows has."""
+    lanes = 2
+    while 8 * lanes < states:
+        lanes *= 2
+    return lanes
+
+
+def rows(dtype: str, variant: str, warps: int) -> Instance:
+    """selective_scan_rows: many channels, at most 16 states."""
+    vector = 16 // BYTES[dtype]
+    channels = 16 * warps
+    # u and delta twice, z once; B and C as floats three times; d, d u of a sub-block.
+    floats = 3 * 8 * vector * 32 + channels * (4 * vector + 4)
+    return Instance(
+        expression=f"selective_scan_rows<{STORAGE[dtype]}, {VARIANTS[variant]}, "
+        f"{warps}, {1 if warps == 12 else 3}>",
+        channels=channels,
+        threads=32 * warps,
+        shared=channels * 5 * 128 + 4 * floats,
+    )
+
+
+def time(dtype: str, variant: str, states: int) -> Instance:
+    """selective_scan_time: few channels."""
+    padded = -(-states // 16) * 16
+    return Instance(
+        expression=f"selective_scan_time<{STORAGE[dtype]}, {VARIANTS[variant]}, 12, "
+        f"{4 if BYTES[dtype] == 2 else 2}>",
+        channels=12,
+        threads=384,
+        # B and C twice; u, delta and z twice; A and the state.
+        shared=2 * 2 * 16 * 512 + 12 * (2 * 3 * 512 + 2 * 4 * padded),
+    )
+
+
+def steps(
+    dtype: str, variant: str, lanes: int, constant_b: bool, constant_c: bool
+) -> Instance:
+    """selective_scan_steps: any shape and layout."""
+    channels = 4 * 32 // lanes
+    flags = ", ".join("true" if flag else "false" for flag in (constant_b, constant_c))
+    return Instance(
+        expression=f"selective_scan_steps<{STORAGE[dtype]}, {VARIANTS[variant]}, "
+        f"{lanes}, {flags}>",
+        channels=channels,
+        threads=128,
+        shared=4 * 32 * (16 * lanes + 4) + channels * 33 * 8,
+    )
+
+
+def instances() -> Iterator[str]:
+    """Every instance that a call can take."""
+    for dtype, variant in product(STORAGE, VARIANTS):
+        for warps in (4, 12):
+            yield rows(dtype, variant, warps).expression
+        for lanes in (2, 4, 8, 16, 32):
+            for constant_b, constant_c in product((False, True), repeat=2):
+                yield steps(dtype, variant, lanes, constant_b, constant_c).expression

@@ -1,0 +1,187 @@
+// linear_scan backward: G_t = a_{t+1} G_{t+1} + hbar_t, db_t = G_t, da_t = G_t h_{t-1}.
+//
+// Chunks, rows and steps are those of the forward pass, taken from the last to the
+// first; the carry is chained from chunk to chunk. The states are computed again inside
+// each chunk, from the one before it, which the forward pass kept.
+#include "scan_block.cuh"
+
+// The map of one step of the adjoint: the decay of the step after it, or 1 at the end.
+template <typename Decay, typename Vector>
+__device__ __forceinline__ Affine adjoint_step(const Vector& decay_after, bool is_last,
+                                               float cotangent, int i) {
+  if (is_last) return {1.0f, cotangent, 0.0f, 0.0f};
+  return Decay::step(decay_after.at(i), cotangent);
+}
+
+// a, b, hbar: [B, T, D], their strides in elements, the last one 1; hbar may be null
+// (zeros), and so may final_bar [B, D]; edges [chunks, B, D, WORDS]; da, db [B, T, D]
+// and initial_bar [B, D] without gaps, null where they are not wanted.
+template <typename T, typename Decay, Compensation COMP, int COUNT, int LANES, int ROWS,
+          int STEPS, int BLOCKS>
+__global__ void __launch_bounds__(LANES* ROWS, BLOCKS)
+    single_pass_backward(const T* __restrict__ a, const T* __restrict__ b,
+                         const float* __restrict__ edges, const T* __restrict__ hbar,
+                         const float* __restrict__ final_bar, T* __restrict__ da,
+                         T* __restrict__ db, float* __restrict__ initial_bar,
+                         Word* workspace, long long batches, long long length,
+                         long long channels, long long a_batch, long long a_time,
+                         long long b_batch, long long b_time, long long hbar_batch,
+                         long long hbar_time) {
+  constexpr int WIDTH = LANES * COUNT;
+  constexpr int CHUNK = ROWS * STEPS;
+  constexpr int WORDS = Carry<COMP>::WORDS;
+  __shared__ RowMaps<COMP, ROWS, WIDTH> forward_maps, adjoint_maps;
+  __shared__ State forward_starts[WIDTH], adjoint_starts[WIDTH];
+  __shared__ Turn turn;
+
+  const int lane = threadIdx.x, row = threadIdx.y;
+  if (lane == 0 && row == 0) turn = take_turn(workspace, gridDim.x);
+  __syncthreads();
+  const unsigned tiles = unsigned((channels + WIDTH - 1) / WIDTH);
+  const unsigned tile = turn.number % tiles;
+  const unsigned rest = turn.number / tiles;
+  const unsigned batch = rest % unsigned(batches);
+  const long long chunks = (length + CHUNK - 1) / CHUNK;
+  const long long chunk = chunks - 1 - rest / unsigned(batches);
+
+  const long long channel = (long long)(tile)*WIDTH + lane * COUNT;
+  const long long time = chunk * CHUNK + row * STEPS;
+  const long long left = channel < channels ? length - time : 0;
+  const int valid = left < STEPS ? (left < 0 ? 0 : int(left)) : STEPS;
+  const bool ends = time + valid == length;
+
+  Packed<T, COUNT> decays[STEPS], drives[STEPS], cotangents[STEPS], decay_after;
+  const T* a_row = a + batch * a_batch + time * a_time + channel;
+  const T* b_row = b + batch * b_batch + time * b_time + channel;
+  const T* hbar_row = hbar + batch * hbar_batch + time * hbar_time + channel;
+#pragma unroll
+  for (int s = 0; s < STEPS; s++) {
+    decays[s].clear();
+    drives[s].clear();
+    cotangents[s].clear();
+    if (s < valid) {
+      decays[s].load(a_row + s * a_time);
+      if (da) drives[s].load(b_row + s * b_time);
+      if (hbar) cotangents[s].load(hbar_row + s * hbar_time);
+    }
+  }
+  decay_after.clear();
+  if (valid > 0 && !ends) decay_after.load(a_row + STEPS * a_time);
+
+  if (valid > 0) {
+    Affine forward[COUNT], adjoint[COUNT];
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) {
+#pragma unroll
+      for (int s = 0; s < STEPS; s++) {
+        const Affine step = Decay::step(decays[s].at(i), drives[s].at(i));
+        forward[i] = s == 0 ? step
+                            : combined<COMP, Decay::HAS_REST, false>(forward[i], step);
+      }
+#pragma unroll
+      for (int s = STEPS - 1; s >= 0; s--) {
+        if (s >= valid) continue;
+        const Affine step =
+            adjoint_step<Decay>(s == STEPS - 1 ? decay_after : decays[(s + 1) % STEPS],
+                                ends && s == valid - 1, cotangents[s].at(i), i);
+        adjoint[i] = s == valid - 1
+                         ? step
+                         : combined<COMP, Decay::HAS_REST, false>(adjoint[i], step);
+      }
+      forward_maps.put(row, lane * COUNT + i, forward[i]);
+      adjoint_maps.put(row, lane * COUNT + i, adjoint[i]);
+    }
+  }
+  if constexpr (sizeof(T) == 2) {
+#pragma unroll
+    for (int s = 0; s < STEPS; s++) {
+      decays[s].keep_packed();
+      drives[s].keep_packed();
+      cotangents[s].keep_packed();
+    }
+  }
+  __syncthreads();
+
+  const long long in_chunk = length - chunk * CHUNK;
+  const int rows = in_chunk < CHUNK ? int((in_chunk + STEPS - 1) / STEPS) : ROWS;
+  const long long stride = batches * channels;
+  for (int k = row * LANES + lane; k < 2 * WIDTH; k += LANES * ROWS) {
+    const int c = k % WIDTH;
+    const long long d = (long long)(tile)*WIDTH + c;
+    if (d >= channels) continue;
+    const long long place = (long long)(batch)*channels + d;
+    if (k < WIDTH) {
+      // Row r of the maps becomes the combination of all rows before r.
+      Affine before = forward_maps.get(0, c);
+      for (int r = 1; r < rows; r++) {
+        const Affine next = forward_maps.get(r, c);
+        forward_maps.put(r, c, before);
+        before = combined<COMP, true, true>(before, next);
+      }
+      const float* edge = edges + WORDS * (chunk * stride + place);
+      forward_starts[c] = {edge[0], COMP == PLAIN ? 0.0f : edge[WORDS - 1]};
+    } else {
+      // Row r becomes the combination of all rows after r.
+      Affine after = adjoint_maps.get(rows - 1, c);
+      for (int r = rows - 2; r >= 0; r--) {
+        const Affine next = adjoint_maps.get(r, c);
+        adjoint_maps.put(r, c, after);
+        after = combined<COMP, true, true>(after, next);
+      }
+      Word* words = workspace + 1 + WORDS * (chunk * stride + place);
+      State start = {final_bar ? final_bar[place] : 0.0f, 0.0f};
+      if (chunk + 1 < chunks) {
+        start = Carry<COMP>::await(words, turn.flag);
+      }
+      if (chunk > 0) {
+        Carry<COMP>::hand_on(words - WORDS * stride, turn.flag,
+                             applied<COMP, true, true>(after, start));
+      }
+      adjoint_starts[c] = start;
+    }
+  }
+  __syncthreads();
+  if (valid == 0) return;
+
+  float before[STEPS][COUNT];  // the state that each step starts from
+  State adjoint[COUNT];
+#pragma unroll
+  for (int i = 0; i < COUNT; i++) {
+    const int c = lane * COUNT + i;
+    State state = forward_starts[c];
+    if (row > 0) state = applied<COMP, true, true>(forward_maps.get(row, c), state);
+#pragma unroll
+    for (int s = 0; s < STEPS; s++) {
+      before[s][i] = rounded<COMP>(state);
+      const Affine step = Decay::step(decays[s].at(i), drives[s].at(i));
+      state = applied<COMP, Decay::HAS_REST, false>(step, state);
+    }
+    adjoint[i] = adjoint_starts[c];
+    if (row < rows - 1) {
+      adjoint[i] = applied<COMP, true, true>(adjoint_maps.get(row, c), adjoint[i]);
+    }
+  }
+  const long long first = (batch * length + time) * channels + channel;
+#pragma unroll
+  for (int s = STEPS - 1; s >= 0; s--) {
+    if (s < valid) {
+      float drive_bar[COUNT], decay_bar[COUNT];
+#pragma unroll
+      for (int i = 0; i < COUNT; i++) {
+        const Affine step =
+            adjoint_step<Decay>(s == STEPS - 1 ? decay_after : decays[(s + 1) % STEPS],
+                                ends && s == valid - 1, cotangents[s].at(i), i);
+        adjoint[i] = applied<COMP, Decay::HAS_REST, false>(step, adjoint[i]);
+        drive_bar[i] = rounded<COMP>(adjoint[i]);
+        decay_bar[i] = Decay::gate_bar(decays[s].at(i),
+                                       __fmul_rn(drive_bar[i], before[s][i]));
+        if (s == 0 && time == 0 && initial_bar) {
+          initial_bar[batch * channels + channel + i] =
+              Decay::times(decays[0].at(i), drive_bar[i]);
+        }
+      }
+      if (db) packed<T, COUNT>(drive_bar).store(db + first + s * channels);
+      if (da) packed<T, COUNT>(decay_bar).store(da + first + s * channels);
+    }
+  }
+}

@@ -1,0 +1,392 @@
+// Channels over the warps, their states over two lanes, time in the loop: the kernel for
+// many channels and up to 16 states.
+//
+// A warp has 16 channels; a lane has 8 states of one of them in registers. u, delta and z
+// come as rows of 128 bytes, a tile, through cp.async into shared memory, in 16-byte
+// vectors whose place is turned by the channel so that no banks collide. B and C of the
+// tile lie in shared memory as floats, [step][16 of B, 16 of C]. Two vectors are a
+// sub-block: of its steps each lane of a pair has those of one vector, makes d and d u of
+// them one sub-block ahead, and y. The pair meets in `meeting` for d and d u, and by one
+// shuffle per own step for y. The gated outputs take the place of u and leave as rows.
+//
+// What a tile needs besides its steps is spread over its sub-blocks: z of this tile with
+// the first, with the next two half of the rows of y of the tile before, whose place u
+// and delta of the tile to come take. The warps wait for one another only where B and C
+// of a tile are not yet stored.
+//
+// Needs rows that begin at multiples of 16 bytes and a length that is one.
+#pragma once
+
+#include "asynchronous_copy.cuh"
+#include "selective_scan_arguments.cuh"
+#include "selective_scan_recurrence.cuh"
+#include "storage.cuh"
+
+template <class Storage, int WARPS>
+struct RowsLayout {
+  static constexpr int VECTOR = 16 / sizeof(Storage);  // steps in 16 bytes
+  static constexpr int SUB_BLOCK = 2 * VECTOR;
+  static constexpr int TILE = 8 * VECTOR;
+  static constexpr int CHANNELS = 16;                  // of a warp
+  static constexpr int ROWS = CHANNELS * 8;            // vectors of one tensor's tile
+  static constexpr int MEETING = 2 * SUB_BLOCK + 4;    // floats a channel
+  static constexpr int KEYS = TILE * 32;               // floats of one tile
+};
+
+// One tensor's rows as one lane copies them: row lane / 8 and those 4, 8 and 12 below it,
+// vector lane % 8 of each tile.
+struct RowSource {
+  const char* at;       // in the tile to copy next
+  long long four_rows;  // bytes
+
+  // `COUNT` rows from the one 4 FIRST below, to shared address `to`, which is that of
+  // the first row's; what does not exist becomes zeros.
+  template <int FIRST, int COUNT>
+  __device__ __forceinline__ void copy(unsigned to, const int (&bytes)[4],
+                                       bool steps_exist) const {
+#pragma unroll
+    for (int i = FIRST; i < FIRST + COUNT; i++) {
+      copy_16_bytes(to + i * 4 * 8 * 16, at + i * four_rows, steps_exist ? bytes[i] : 0);
+    }
+  }
+
+  __device__ __forceinline__ void next_tile() { at += 8 * 16; }
+};
+
+// B and C of one tile, rows of the lane's key: from memory, then as floats to `keys`.
+template <class Storage, int WARPS>
+struct KeyFetch {
+  using Layout = RowsLayout<Storage, WARPS>;
+  static constexpr int VECTOR = Layout::VECTOR;
+  static constexpr int PASSES = (8 + WARPS - 1) / WARPS;
+  Packed<Storage, VECTOR> fetched[PASSES];
+
+  __device__ __forceinline__ void load(const Storage* row, int first_step,
+                                       int steps) {
+#pragma unroll
+    for (int i = 0; i < PASSES; i++) {
+      const int vector = int(threadIdx.x) / 32 + i * WARPS;
+      const int step = first_step + vector * VECTOR;
+      fetched[i].clear();
+      if (vector < 8 && row != nullptr && step < steps) fetched[i].load(row + step);
+    }
+  }
+
+  __device__ __forceinline__ void store(float* keys) const {
+#pragma unroll
+    for (int i = 0; i < PASSES; i++) {
+      const int vector = int(threadIdx.x) / 32 + i * WARPS;
+      if (vector < 8) {
+#pragma unroll
+        for (int k = 0; k < VECTOR; k++) {
+          keys[(vector * VECTOR + k) * 32 + threadIdx.x % 32] = fetched[i].at(k);
+        }
+      }
+    }
+  }
+};
+
+// Lets the warps of a block run apart by most of a tile: a warp arrives when it has
+// stored its part of the next tile's keys, and waits before it reads them.
+class KeyGate {
+ public:
+  // By one thread, before a barrier of the block.
+  static __device__ __forceinline__ void open(unsigned gate, int warps) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(gate), "r"(warps)
+                 : "memory");
+  }
+
+  // By one lane of each warp, after the stores of all.
+  static __device__ __forceinline__ void arrive(unsigned gate) {
+    asm volatile(
+        "{\n\t.reg .b64 state;\n\tmbarrier.arrive.shared::cta.b64 state, [%0];\n\t}" ::"r"(
+            gate)
+        : "memory");
+  }
+
+  static __device__ __forceinline__ void pass(unsigned gate, int parity) {
+    unsigned passed;
+    do {
+      asm volatile(
+          "{\n\t.reg .pred passed;\n\t"
+          "mbarrier.test_wait.parity.shared::cta.b64 passed, [%1], %2;\n\t"
+          "selp.u32 %0, 1, 0, passed;\n\t}"
+          : "=r"(passed)
+          : "r"(gate), "r"(parity)
+          : "memory");
+    } while (!passed);
+  }
+};
+
+// The steps of one sub-block: h, and y of the steps that the lane has.
+template <class Recurrence, bool IS_NARROW, int VECTOR>
+__device__ __forceinline__ void walk(typename Recurrence::State (&h)[8],
+                                     const float (&scaled)[8], const float* meeting,
+                                     const float* key_steps, int half,
+                                     float (&outputs)[VECTOR]) {
+  constexpr int SUB_BLOCK = 2 * VECTOR;
+#pragma unroll
+  for (int step = 0; step < SUB_BLOCK; step += 2) {
+    const float4 two = reinterpret_cast<const float4*>(meeting)[step / 2];
+#pragma unroll
+    for (int k = 0; k < 2; k++) {
+      const float* const at = key_steps + (step + k) * 32;
+      const float4 b[2] = {reinterpret_cast<const float4*>(at)[0],
+                           reinterpret_cast<const float4*>(at)[1]};
+      const float4 c[2] = {reinterpret_cast<const float4*>(at + 16)[0],
+                           reinterpret_cast<const float4*>(at + 16)[1]};
+      const float size = k ? two.z : two.x, input = k ? two.w : two.y;
+      float sum = 0.0f;
+#pragma unroll
+      for (int i = 0; i < 8; i++) {
+        const float4 b4 = b[i / 4], c4 = c[i / 4];
+        const float B = i % 4 == 0 ? b4.x : i % 4 == 1 ? b4.y : i % 4 == 2 ? b4.z : b4.w;
+        const float C = i % 4 == 0 ? c4.x : i % 4 == 1 ? c4.y : i % 4 == 2 ? c4.z : c4.w;
+        Recurrence::template advance<IS_NARROW>(h[i], size, scaled[i], __fmul_rn(input, B));
+        sum = i ? __fmaf_rn(C, h[i].value, sum) : __fmul_rn(C, h[i].value);
+      }
+      const int at_step = (step + k) % VECTOR;
+      if (step + k < VECTOR) {
+        outputs[at_step] = sum;
+      } else {
+        const float sent = half ? outputs[at_step] : sum;
+        const float kept = half ? sum : outputs[at_step];
+        outputs[at_step] =
+            __fadd_rn(kept, __shfl_xor_sync(0xffffffffu, sent, 1));
+      }
+    }
+  }
+}
+
+template <class Storage, class Recurrence, int WARPS, int BLOCKS>
+__global__ void __launch_bounds__(32 * WARPS, BLOCKS)
+    selective_scan_rows(const __grid_constant__ Arguments a) {
+  using Functions = typename Recurrence::Functions;
+  using Layout = RowsLayout<Storage, WARPS>;
+  constexpr int VECTOR = Layout::VECTOR, SUB_BLOCK = Layout::SUB_BLOCK;
+  constexpr int TILE = Layout::TILE, ROWS = Layout::ROWS;
+  extern __shared__ uint4 memory[];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int channel = lane / 2, half = lane % 2;
+  __shared__ unsigned long long gate_word;
+  const unsigned gate = shared_address(&gate_word);
+  if (threadIdx.x == 0) KeyGate::open(gate, WARPS);
+  uint4* const u_rows = memory + warp * 5 * ROWS;
+  uint4* const delta_rows = u_rows + 2 * ROWS;
+  uint4* const z_rows = u_rows + 4 * ROWS;
+  float* const keys = reinterpret_cast<float*>(memory + WARPS * 5 * ROWS);
+  float* const meeting =
+      keys + 3 * Layout::KEYS + (warp * Layout::CHANNELS + channel) * Layout::MEETING;
+
+  const Place place = place_of(a, WARPS * Layout::CHANNELS);
+  const long long first = place.first + warp * Layout::CHANNELS;
+  const int rows = min(Layout::CHANNELS, place.count - warp * Layout::CHANNELS);
+  const bool exists = channel < rows;
+  const long long own = exists ? first + channel : place.first;
+  const float one = runtime_one(a);
+
+  int bytes[4];
+#pragma unroll
+  for (int i = 0; i < 4; i++) bytes[i] = lane / 8 + 4 * i < rows ? 16 : 0;
+  const int lane_place = lane / 8 * 8 + (lane % 8 ^ lane / 8 * 2);
+  auto shared_place = [&](uint4* tile) {
+    return shared_address(tile + lane_place);
+  };
+  const unsigned u_place = shared_place(u_rows), delta_place = shared_place(delta_rows);
+  const unsigned z_place = shared_place(z_rows);
+  auto source = [&](const void* tensor, long long by_batch, long long by_channel) {
+    const long long offset = place.batch * by_batch + (first + lane / 8) * by_channel;
+    const Storage* from = static_cast<const Storage*>(tensor) + offset;
+    return RowSource{reinterpret_cast<const char*>(from + lane % 8 * VECTOR),
+                     4 * by_channel * (long long)sizeof(Storage)};
+  };
+  RowSource u = source(a.u, a.u_batch, a.u_channel);
+  RowSource delta = source(a.delta, a.delta_batch, a.delta_channel);
+  RowSource z = source(a.z, a.z_batch, a.z_channel);
+  const int steps = int(a.steps);
+  const bool gated = a.z != nullptr;
+
+  const int key = lane % 16;
+  const Storage* key_row = nullptr;
+  if (key < a.states) {
+    key_row = lane < 16 ? static_cast<const Storage*>(a.B) + place.batch * a.B_batch +
+                              place.group * a.B_group + key * a.B_state
+                        : static_cast<const Storage*>(a.C) + place.batch * a.C_batch +
+                              place.group * a.C_group + key * a.C_state;
+  }
+
+  float scaled[8];
+  typename Recurrence::State h[8];
+#pragma unroll
+  for (int i = 0; i < 8; i++) {
+    const int state = half * 8 + i;
+    const bool there = exists && state < a.states;
+    h[i] = {};
+    scaled[i] = there ? scaled_decay(a.A[own * a.A_channel + state]) : 0.0f;
+    if (there && a.initial_state != nullptr) {
+      h[i].value = awaited(a.initial_state[place.batch * a.initial_batch +
+                                           own * a.initial_channel + state],
+                           one);
+    }
+  }
+  float largest = 0.0f;  // of the pair's |A log2 e|
+#pragma unroll
+  for (int i = 0; i < 8; i++) largest = fmaxf(largest, fabsf(scaled[i]));
+  largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
+  const float skip = awaited(a.D != nullptr ? a.D[own] : 0.0f, one);
+  const float bias = awaited(a.delta_bias != nullptr ? a.delta_bias[own] : 0.0f, one);
+
+  // This lane's vector of a sub-block in a tile of rows.
+  auto vector_of = [&](uint4* tile, int sub_block) {
+    return reinterpret_cast<Storage*>(
+        tile + channel * 8 + ((2 * sub_block + half) ^ (2 * (channel % 4))));
+  };
+  const bool curved = a.delta_softplus != 0;
+  bool next_narrow = true;  // the sub-block whose d was made last, in the whole warp
+  auto step_sizes = [&](int buffer, int sub_block, int first_step,
+                        float (&d)[VECTOR], float (&written)[VECTOR]) {
+    Packed<Storage, VECTOR> deltas, inputs;
+    deltas.load(vector_of(delta_rows + buffer * ROWS, sub_block));
+    inputs.load(vector_of(u_rows + buffer * ROWS, sub_block));
+    // Vectors are whole: the length is a multiple of theirs.
+    const bool there = first_step + (2 * sub_block + half) * VECTOR < steps;
+#pragma unroll
+    for (int k = 0; k < VECTOR; k++) {
+      const float x = __fadd_rn(deltas.at(k), bias);
+      // Without a branch, so that all steps interleave with what the caller does.
+      const float softplus = Functions::softplus(x);
+      d[k] = there ? (curved ? softplus : x) : 0.0f;
+      written[k] = __fmul_rn(d[k], inputs.at(k));
+    }
+    if constexpr (HAS_NARROW<Functions>) {
+      float longest = 0.0f;
+#pragma unroll
+      for (int k = 0; k < VECTOR; k++) {
+        longest = scancheck::max_or_nan(longest, fabsf(d[k]));
+      }
+      next_narrow = __all_sync(0xffffffffu, __fmul_rn(longest, largest) <= NARROW);
+    }
+  };
+  auto meet = [&](const float (&d)[VECTOR], const float (&written)[VECTOR]) {
+    float4* const to = reinterpret_cast<float4*>(meeting + half * SUB_BLOCK);
+#pragma unroll
+    for (int k = 0; k < VECTOR; k += 2) {
+      to[k / 2] = make_float4(d[k], written[k], d[k + 1], written[k + 1]);
+    }
+  };
+
+  const int lane_step = lane % 8 * VECTOR;  // the first of those it copies of a tile
+  KeyFetch<Storage, WARPS> key_fetch;
+  u.copy<0, 4>(u_place, bytes, lane_step < steps);
+  delta.copy<0, 4>(delta_place, bytes, lane_step < steps);
+  u.next_tile();
+  delta.next_tile();
+  commit_copies();
+  key_fetch.load(key_row, 0, steps);
+  key_fetch.store(keys);
+  await_copies<0>();
+  __syncwarp();
+  float d[VECTOR], written[VECTOR];
+  step_sizes(0, 0, 0, d, written);
+  meet(d, written);
+  __syncthreads();
+
+  // The finished rows 4 FIRST to 4 FIRST + 4 COUNT of a tile, from where u was.
+  Storage* y = static_cast<Storage*>(a.y) +
+               (place.batch * a.channels + first + lane / 8) * a.steps + lane_step;
+  auto store_rows = [&](int buffer, int first_row, int count) {
+    const uint4* const from = u_rows + buffer * ROWS + lane_place;
+#pragma unroll
+    for (int i = first_row; i < first_row + count; i++) {
+      Packed<Storage, VECTOR> outputs;
+      outputs.load(reinterpret_cast<const Storage*>(from + i * 4 * 8));
+      if (bytes[i]) outputs.store(y + 4 * i * a.steps);
+    }
+  };
+
+  int buffer = 0, key_buffer = 0;
+  for (int first_step = 0; first_step < steps; first_step += TILE) {
+    const int next_step = first_step + TILE;
+    const int next_key_buffer = key_buffer == 2 ? 0 : key_buffer + 1;
+    const unsigned shift = (buffer ^ 1) * ROWS * 16;
+    const bool next_exists = next_step + lane_step < steps;
+    if (float* const to = edge_place(a, place.batch, own, first_step)) {
+#pragma unroll
+      for (int i = 0; i < 8; i++) {
+        if (exists && half * 8 + i < a.states) to[half * 8 + i] = h[i].value;
+      }
+    }
+#pragma unroll 1
+    for (int sub_block = 0; sub_block < 4; sub_block++) {
+      // Besides its steps each sub-block has a part of what the tile needs.
+      if (sub_block == 0) {
+        if (gated) z.copy<0, 4>(z_place, bytes, first_step + lane_step < steps);
+        z.next_tile();
+        key_fetch.load(key_row, next_step, steps);
+      } else if (sub_block == 1) {
+        if (first_step > 0) store_rows(buffer ^ 1, 0, 2);
+        u.copy<0, 2>(u_place + shift, bytes, next_exists);
+        delta.copy<0, 2>(delta_place + shift, bytes, next_exists);
+      } else if (sub_block == 2) {
+        if (first_step > 0) store_rows(buffer ^ 1, 2, 2);
+        u.copy<2, 2>(u_place + shift, bytes, next_exists);
+        delta.copy<2, 2>(delta_place + shift, bytes, next_exists);
+        u.next_tile();
+        delta.next_tile();
+      }
+      commit_copies();
+      if (first_step + sub_block * SUB_BLOCK >= steps) continue;
+      const bool last = sub_block == 3;
+      const bool narrow = next_narrow;
+      step_sizes(buffer ^ last, (sub_block + 1) % 4, last ? next_step : first_step, d,
+                 written);
+      float outputs[VECTOR];
+      const float* const key_steps = keys + key_buffer * Layout::KEYS +
+                                     sub_block * SUB_BLOCK * 32 + half * 8;
+      if (!HAS_NARROW<Functions> || narrow) {
+        walk<Recurrence, true>(h, scaled, meeting, key_steps, half, outputs);
+      } else {
+        walk<Recurrence, false>(h, scaled, meeting, key_steps, half, outputs);
+      }
+      await_copies<0>();
+      __syncwarp();
+      Storage* const inputs_at = vector_of(u_rows + buffer * ROWS, sub_block);
+      Packed<Storage, VECTOR> inputs, gates;
+      inputs.load(inputs_at);
+      if (a.D != nullptr) {
+#pragma unroll
+        for (int k = 0; k < VECTOR; k++) {
+          outputs[k] = __fmaf_rn(skip, inputs.at(k), outputs[k]);
+        }
+      }
+      if (gated) {
+        gates.load(vector_of(z_rows, sub_block));
+#pragma unroll
+        for (int k = 0; k < VECTOR; k++) {
+          outputs[k] = __fmul_rn(outputs[k], Functions::silu(gates.at(k)));
+        }
+      }
+      packed<Storage, VECTOR>(outputs).store(inputs_at);
+      meet(d, written);
+      if (sub_block == 0) key_fetch.store(keys + next_key_buffer * Layout::KEYS);
+      __syncwarp();
+      if (sub_block == 0 && lane == 0) KeyGate::arrive(gate);
+    }
+    if (first_step > 0) y += TILE;
+    buffer ^= 1;
+    key_buffer = next_key_buffer;
+    if (next_step < steps) KeyGate::pass(gate, first_step / TILE % 2);
+  }
+  if ((steps - 1) / TILE * TILE + lane_step < steps) store_rows(buffer ^ 1, 0, 4);
+
+  if (exists) {
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+      const int state = half * 8 + i;
+      if (state < a.states) {
+        a.last_state[(place.batch * a.channels + own) * a.states + state] =
+            __fadd_rn(h[i].value, 0.0f);
+      }
+    }
+  }
+}

@@ -1,0 +1,332 @@
+"""selective_scan on the CPU, operation by operation as the CUDA kernels compute it.
+
+In fp32 with fused multiply-adds, whatever the storage; A log2 e is rounded first.
+
+    sequential  one step after another. 8 states are a part, padded with zeros; of each
+                part C . h is summed in order, then neighbouring parts, neighbouring
+                pairs, and so on.
+    time        tiles of 32 vectors of 16 bytes of steps. Of each vector the map over its
+                steps; the maps by Hillis and Steele's scan (Commun. ACM 29, 1986); then
+                the steps of each vector from the state before it. C . h in the order of
+                the states.
+
+Of the sequential order there is an accurate recurrence too; see
+kernels/cuda/sources/selective_scan_recurrence.cuh.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from scancheck.kernels.models.cuda_functions import (
+    EXP2,
+    exp2_product,
+    fma,
+    silu,
+    softplus,
+)
+from scancheck.kernels.models.jit import jit
+
+FloatArray = NDArray[np.float32]
+
+PART = 8  # states of one lane
+TIME_STATES = 16  # what the states of the other order are padded to
+LANES = 32
+
+_ZERO = np.float32(0.0)
+_ONE = np.float32(1.0)
+_SHIFT = np.float32(1.5 * 2.0**23)
+_LOG2_E = np.float32(float.fromhex("0x1.715476p+0"))
+_LARGEST = np.float32(np.finfo(np.float32).max)
+_A0, _A1, _A2, _A3, _A4, _A5 = (np.float32(c) for c in EXP2)
+
+
+@jit(inline="always")
+def _advanced(d: Any, scaled: Any, drive: Any, h: Any, rest: Any, accurate: Any) -> Any:
+    """h and its rest after one step."""
+    if not accurate:
+        return fma(exp2_product(d, scaled), h, drive), _ZERO
+    n = fma(d, scaled, _SHIFT) - _SHIFT
+    if n == _ZERO:
+        f = fma(d, scaled, -n)
+        p = fma(f, _A5, _A4)
+        p = fma(f, p, _A3)
+        p = fma(f, p, _A2)
+        p = fma(f, p, _A1)
+        p = fma(f, p, _A0)
+        factor = fma(f, p, _ZERO)
+        kept, kept_rest = h, rest
+    else:
+        factor = exp2_product(d, scaled)
+        kept, kept_rest = _ZERO, _ZERO
+    increment = fma(factor, h, drive) + fma(factor, rest, kept_rest)
+    total = kept + increment
+    return total, increment - (total - kept)
+
+
+@jit()
+def _step_sizes(delta: Any, u: Any, bias: Any, curved: Any, d: Any, written: Any) -> Any:
+    """d and d u of every step, into `d` and `written`."""
+    for t in range(delta.size):
+        x = delta[t] + bias
+        d[t] = softplus(x) if curved else x
+        written[t] = d[t] * u[t]
+
+
+@jit()
+def sequential(
+    u: Any,
+    delta: Any,
+    scaled: Any,
+    keys: Any,
+    rows: Any,
+    bias: Any,
+    h: Any,
+    curved: Any,
+    accurate: Any,
+    y: Any,
+) -> Any:
+    """C . h of every step into y [R, L]; h [R, N] becomes the last states.
+
+    u, delta [R, L]; scaled [R, N]; B and C in `keys` [2, K, L, N], of which row r has
+    those of index rows[r]; bias [R]. N is padded to a power of two of parts.
+    """
+    states = scaled.shape[1]
+    parts = states // PART
+    d, written = np.empty_like(u[0]), np.empty_like(u[0])
+    sums = np.empty(parts, np.float32)
+    for row in range(u.shape[0]):
+        _step_sizes(delta[row], u[row], bias[row], curved, d, written)
+        b, c = keys[0][rows[row]], keys[1][rows[row]]
+        rest = np.zeros(states, np.float32)
+        for t in range(d.size):
+            step = t if b.shape[0] > 1 else 0
+            c_step = t if c.shape[0] > 1 else 0
+            for part in range(parts):
+                total = _ZERO
+                for n in range(part * PART, part * PART + PART):
+                    h[row, n], rest[n] = _advanced(
+                        d[t],
+                        scaled[row, n],
+                        written[t] * b[step, n],
+                        h[row, n],
+                        rest[n],
+                        accurate,
+                    )
+                    value = h[row, n]
+                    if n % PART:
+                        total = fma(c[c_step, n], value, total)
+                    else:
+                        total = c[c_step, n] * value
+                sums[part] = total
+            distance = 1
+            while distance < parts:
+                for part in range(0, parts, 2 * distance):
+                    sums[part] = sums[part] + sums[part + distance]
+                distance *= 2
+            y[row, t] = sums[0]
+
+
+@jit()
+def time(
+    u: Any,
+    delta: Any,
+    scaled: Any,
+    keys: Any,
+    rows: Any,
+    bias: Any,
+    h: Any,
+    curved: Any,
+    vector: Any,
+    y: Any,
+) -> Any:
+    """As `sequential`, in the order of time, with `vector` steps in 16 bytes."""
+    length, states = u.shape[1], scaled.shape[1]
+    tile = LANES * vector
+    tiles = -(-length // tile)
+    d = np.zeros(tiles * tile, np.float32)
+    written = np.zeros(tiles * tile, np.float32)
+    decays = np.empty(tile, np.float32)
+    drives = np.empty(tile, np.float32)
+    outputs = np.empty(tile, np.float32)
+    totals = np.empty(LANES, np.float32)
+    sums = np.empty(vector, np.float32)
+    ends = np.empty(LANES, np.float32)
+    whole = np.empty(LANES, np.float32)
+    for row in range(u.shape[0]):
+        _step_sizes(
+            delta[row], u[row], bias[row], curved, d[:length], written[:length]
+        )
+        b, c = keys[0][rows[row]], keys[1][rows[row]]
+        for first in range(0, length, tile):
+            for lane in range(LANES):
+                for k in range(vector):
+                    sums[k] = d[first + lane * vector + k]
+                distance = 1
+                while distance < vector:
+                    for k in range(0, vector, 2 * distance):
+                        sums[k] = sums[k] + sums[k + distance]
+                    distance *= 2
+                totals[lane] = sums[0]
+            outputs[:] = _ZERO
+            for n in range(states):
+                scale = scaled[row, n]
+                for lane in range(LANES):
+                    for k in range(lane * vector, lane * vector + vector):
+                        t = first + k
+                        decays[k] = exp2_product(d[t], scale)
+                        drives[k] = written[t] * (b[t, n] if t < length else _ZERO)
+                        if k % vector:
+                            ends[lane] = fma(decays[k], ends[lane], drives[k])
+                        else:
+                            ends[lane] = drives[k]
+                    whole[lane] = exp2_product(totals[lane], scale)
+                ends[0] = fma(whole[0], h[row, n], ends[0])
+                distance = 1
+                while distance < LANES:
+                    for lane in range(LANES - 1, distance - 1, -1):
+                        below = lane - distance
+                        ends[lane] = fma(whole[lane], ends[below], ends[lane])
+                        whole[lane] = whole[lane] * whole[below]
+                    distance *= 2
+                for lane in range(LANES):
+                    value = ends[lane - 1] if lane else h[row, n]
+                    for k in range(lane * vector, lane * vector + vector):
+                        t = first + k
+                        value = fma(decays[k], value, drives[k])
+                        key = c[t, n] if t < length else _ZERO
+                        outputs[k] = fma(key, value, outputs[k])
+                h[row, n] = ends[LANES - 1]
+            for k in range(min(tile, length - first)):
+                y[row, first + k] = outputs[k]
+
+
+@jit()
+def _gated(y: Any, u: Any, skip: Any, z: Any) -> Any:
+    """(y + D u) silu(z), in place; None for what there is not."""
+    for row in range(y.shape[0]):
+        for t in range(y.shape[1]):
+            value = y[row, t]
+            if skip is not None:
+                value = fma(skip[row], u[row, t], value)
+            if z is not None:
+                value = value * silu(z[row, t])
+            y[row, t] = value
+
+
+def selective_scan(
+    order: str,
+    accurate: bool,
+    u: torch.Tensor,
+    delta: torch.Tensor,
+    A: torch.Tensor,
+    B: torch.Tensor,
+    C: torch.Tensor,
+    D: torch.Tensor | None = None,
+    z: torch.Tensor | None = None,
+    delta_bias: torch.Tensor | None = None,
+    initial_state: torch.Tensor | None = None,
+    delta_softplus: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """y [B, D, L] in the dtype of u and the last state [B, D, N] in fp32.
+
+    `order` is sequential or time; the latter has no accurate recurrence, and B and C
+    that vary in time.
+    """
+    batch, channels, length = u.shape
+    states = A.shape[1]
+    if u.numel() == 0:
+        empty = torch.zeros(batch, channels, states)
+        return torch.empty_like(u), (
+            empty if initial_state is None else initial_state.detach().clone()
+        )
+    width = _width(order, states)
+    scaled = np.clip(_fp32(A) * _LOG2_E, -_LARGEST, _LARGEST)
+    h = np.zeros((batch * channels, width), np.float32)
+    if initial_state is not None:
+        h[:, :states] = _fp32(initial_state).reshape(-1, states)
+    bias = _by_row(delta_bias, batch)
+    y = np.empty((batch * channels, length), np.float32)
+    keys, rows = _keys(B, C, batch, channels, width)
+    shared = (
+        _rows(u),
+        _rows(delta),
+        np.tile(_padded(scaled, width), (batch, 1)),
+        keys,
+        rows,
+        np.zeros(batch * channels, np.float32) if bias is None else bias,
+        h,
+        delta_softplus,
+    )
+    if order == "sequential":
+        sequential(*shared, accurate, y)
+    else:
+        time(*shared, 16 // u.element_size(), y)
+    _gated(y, _rows(u), _by_row(D, batch), None if z is None else _rows(z))
+    # As on the device, no last state is -0.
+    last = torch.from_numpy(h[:, :states] + _ZERO)
+    return (
+        torch.from_numpy(y).reshape(u.shape).to(u.dtype),
+        last.reshape(batch, channels, states),
+    )
+
+
+def _width(order: str, states: int) -> int:
+    """N with the padding of the order."""
+    if order == "time":
+        return -(-states // TIME_STATES) * TIME_STATES
+    parts = 2
+    while parts * PART < states:
+        parts *= 2
+    return parts * PART
+
+
+def _keys(
+    B: torch.Tensor, C: torch.Tensor, batch: int, channels: int, width: int
+) -> tuple[tuple[FloatArray, FloatArray], NDArray[np.int64]]:
+    """B and C as [K, L or 1, N], and which K each row [B D] has."""
+    grouped = [x for x in (B, C) if x.ndim > 2]
+    groups = grouped[0].shape[1] if grouped and grouped[0].ndim == 4 else 1
+    per_group = channels // groups
+    rows = np.arange(batch * channels)
+    index = rows if len(grouped) < 2 else rows // per_group
+    return (
+        _key(B, batch, groups, per_group, width, len(grouped) < 2),
+        _key(C, batch, groups, per_group, width, len(grouped) < 2),
+    ), index
+
+
+def _key(
+    x: torch.Tensor, batch: int, groups: int, per_group: int, width: int, by_row: bool
+) -> FloatArray:
+    """One of them; of every row where the other one is constant."""
+    if x.ndim == 2:
+        return np.tile(_padded(_fp32(x), width), (batch, 1))[:, None, :].copy()
+    x = x.detach().float().reshape(batch * groups, *x.shape[-2:]).mT
+    keys = _padded(x.contiguous().numpy(), width)
+    return np.repeat(keys, per_group, axis=0) if by_row else keys
+
+
+def _padded(x: FloatArray, width: int) -> FloatArray:
+    """Zeros behind the last axis up to `width`."""
+    space = [(0, 0)] * (x.ndim - 1) + [(0, width - x.shape[-1])]
+    padded: FloatArray = np.pad(x, space)
+    return padded
+
+
+def _fp32(x: torch.Tensor) -> FloatArray:
+    array: FloatArray = x.detach().float().contiguous().numpy()
+    return array
+
+
+def _rows(x: torch.Tensor) -> FloatArray:
+    """[B, D, L] -> [B D, L]."""
+    rows: FloatArray = _fp32(x).reshape(-1, x.shape[-1])
+    return rows
+
+
+def _by_row(x: torch.Tensor | None, batch: int) -> FloatArray | None:
+    """[D] -> [B D]."""
+    return None if x is None else np.tile(_fp32(x), batch)

@@ -1,0 +1,178 @@
+"""linear_scan on a CUDA device against its CPU model, bit by bit."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from scancheck.kernels.cuda.catalog import linear_scan
+from scancheck.kernels.cuda.linear_scan_instances import ORDERS, VARIANTS
+from scancheck.kernels.cuda.toolkit import unavailable
+from scancheck.kernels.models import cuda_linear_scan as model
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(unavailable() is not None, reason=str(unavailable())),
+]
+
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+SHAPES = (
+    (1, 1, 1),
+    (2, 7, 3),
+    (3, 128, 64),
+    (2, 255, 5),
+    (2, 257, 66),
+    (1, 1000, 130),
+    (2, 2048, 32),
+    (1, 2177, 8),
+)
+Tensors = dict[str, torch.Tensor]
+
+
+def drawn(shape: tuple[int, int, int], dtype: torch.dtype, seed: int = 0) -> Tensors:
+    """Slow decays of either sign, a normal drive and initial state, on the CPU."""
+    draw = torch.Generator().manual_seed(seed)
+    a = 1 - 0.2 * torch.rand(shape, generator=draw)
+    a *= torch.where(torch.rand(shape, generator=draw) < 0.1, -1.0, 1.0)
+    b = torch.randn(shape, generator=draw)
+    initial = torch.randn((shape[0], shape[2]), generator=draw)
+    return {"a": a.to(dtype), "b": b.to(dtype), "initial_state": initial}
+
+
+def on_device(tensors: Tensors) -> Tensors:
+    """The same tensors on the device."""
+    return {name: x.cuda() for name, x in tensors.items()}
+
+
+def assert_same_bits(got: torch.Tensor, expected: torch.Tensor) -> None:
+    """Equal dtypes and bits, where NaN equals NaN."""
+    got = got.cpu()
+    assert got.dtype == expected.dtype
+    assert got.shape == expected.shape
+    whole = {2: torch.int16, 4: torch.int32}[got.element_size()]
+    same = got.view(whole) == expected.view(whole)
+    assert bool((same | (got.isnan() & expected.isnan())).all())
+
+
+@pytest.mark.parametrize("chunk", ORDERS)
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_bits_of_the_model(variant: str, chunk: int, dtype: torch.dtype) -> None:
+    """h and the final state are the model's, for any length and channel count."""
+    kernel = linear_scan(variant, chunk).call
+    for shape in SHAPES:
+        tensors = drawn(shape, dtype)
+        h, final = kernel(**on_device(tensors))
+        expected = model.linear_scan(variant, *ORDERS[chunk], **tensors)
+        assert_same_bits(h, expected[0])
+        assert_same_bits(final, expected[1])
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_strides_and_alignment_change_no_bits(dtype: torch.dtype) -> None:
+    """Slices of larger tensors, also from odd places, give what copies give."""
+    kernel = linear_scan("plain").call
+    wide = drawn((3, 700, 75), dtype)
+    cut = {name: wide[name][1:, ::2, 1:65] for name in ("a", "b")}
+    cut["initial_state"] = wide["initial_state"][1:, 1:65]
+    sliced = {name: x.cuda() for name, x in wide.items()}
+    views = {name: sliced[name][1:, ::2, 1:65] for name in ("a", "b")}
+    views["initial_state"] = sliced["initial_state"][1:, 1:65]
+    expected = model.linear_scan("plain", *ORDERS[256], **cut)
+    for tensors in (views, {name: x.contiguous() for name, x in views.items()}):
+        h, final = kernel(**tensors)
+        assert_same_bits(h, expected[0])
+        assert_same_bits(final, expected[1])
+
+
+def test_infinities_and_nan_of_the_model() -> None:
+    """What is not finite stays where the model has it."""
+    tensors = drawn((2, 600, 9), torch.float32)
+    tensors["b"][0, 100, 3] = float("inf")
+    tensors["a"][1, 300, 5] = float("nan")
+    tensors["a"][1, 20, 7] = float("inf")
+    for variant in VARIANTS:
+        h, final = linear_scan(variant).call(**on_device(tensors))
+        expected = model.linear_scan(variant, *ORDERS[256], **tensors)
+        assert_same_bits(h, expected[0])
+        assert_same_bits(final, expected[1])
+
+
+def test_a_thousand_launches_of_changing_size_agree() -> None:
+    """One workspace serves launches of any size, one after another, with equal bits."""
+    kernel = linear_scan("plain").call
+    sizes = ((2, 3000, 70), (1, 300, 8), (4, 700, 64))
+    inputs = [on_device(drawn(shape, torch.bfloat16)) for shape in sizes]
+    first = [kernel(**tensors) for tensors in inputs]
+    for k in range(1000):
+        which = k % len(inputs)
+        again = kernel(**inputs[which])
+        assert torch.equal(again[0], first[which][0]), k
+        assert torch.equal(again[1], first[which][1]), k
+
+
+def test_streams_at_once() -> None:
+    """Launches on several streams that run together do not disturb each other."""
+    kernel = linear_scan("full").call
+    tensors = on_device(drawn((4, 4096, 512), torch.float32))
+    expected, _ = kernel(**tensors)
+    torch.cuda.synchronize()
+    streams = [torch.cuda.Stream() for _ in range(4)]
+    results = []
+    for _ in range(25):
+        for stream in streams:
+            with torch.cuda.stream(stream):
+                results.append(kernel(**tensors)[0])
+    torch.cuda.synchronize()
+    assert all(torch.equal(h, expected) for h in results)
+
+
+def captured(call: Callable[[], torch.Tensor]) -> tuple[torch.cuda.CUDAGraph, torch.Tensor]:
+    """A CUDA graph of the call, and the tensor that its replays write."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = call()
+    return graph, result
+
+
+def test_graphs_replayed_at_once() -> None:
+    """Two graphs captured on one stream may be replayed on two, with new inputs too."""
+    kernel = linear_scan("plain").call
+    inputs = [on_device(drawn((4, 4096, 512), torch.float32, seed)) for seed in (1, 2)]
+    expected = [kernel(**tensors)[0] for tensors in inputs]
+    torch.cuda.synchronize()
+    graphs = [captured(lambda t=tensors: kernel(**t)[0]) for tensors in inputs]
+    streams = [torch.cuda.Stream() for _ in graphs]
+    for _ in range(50):
+        for stream, (graph, _) in zip(streams, graphs, strict=True):
+            with torch.cuda.stream(stream):
+                graph.replay()
+    torch.cuda.synchronize()
+    for (_, h), right in zip(graphs, expected, strict=True):
+        assert torch.equal(h, right)
+    for name, x in inputs[0].items():
+        x.copy_(inputs[1][name])
+    graphs[0][0].replay()
+    torch.cuda.synchronize()
+    assert torch.equal(graphs[0][1], expected[1])
+
+
+@pytest.mark.parametrize("shape", [(0, 5, 3), (2, 0, 3), (2, 5, 0)])
+def test_empty_problems(shape: tuple[int, int, int]) -> None:
+    """Without steps the final state is the initial one."""
+    tensors = on_device(drawn(shape, torch.float32))
+    h, final = linear_scan("plain").call(**tensors)
+    assert h.shape == shape
+    assert torch.equal(final, tensors["initial_state"])
+
+
+def test_beyond_32_bit_offsets() -> None:
+    """The last of more than 2**31 elements is as right as the first."""
+    shape = (1, 2**20 + 300, 2056)
+    if torch.cuda.mem_get_info()[0] < 16 * 2**30:
+        pytest.skip("needs 16 GiB of device memory")
+    a = torch.full(shape, 0.5, dtype=torch.bfloat16, device="cuda")
+    b = torch.ones(shape, dtype=torch.bfloat16, device="cuda")
+    h, final = linear_scan("plain").call(a=a, b=b)
+    assert torch.equal(final, torch.full_like(final, 2.0))
+    assert bool((h[0, -1] == 2).all()) and bool((h[0, 0] == 1).all())
