@@ -2,10 +2,10 @@
 
     python benchmarks/cuda_function_device.py FILE.npz
 
-Writes what functions_check.cu finds: hashes and errors of every function, the table of
-ex2.approx.ftz, packed as kernels/models has it, and how often the hardware differs from
-what its table says. `benchmarks/cuda_functions.py` reads the file and compares it with
-the CPU.
+Writes what functions_check.cu finds: hashes and errors of every function, the hash of
+ex2.approx.ftz's table (a new one also whole, packed as kernels/models has it), and how
+often the hardware differs from what its table says. `benchmarks/cuda_functions.py`
+reads the file and compares it with the CPU.
 """
 
 import hashlib
@@ -96,13 +96,13 @@ def table_of_ex2(module: Any, found: Arrays) -> None:
         if is_ != model:
             print(f"  {as_float(bits)!r}: {as_float(is_)!r}, not {as_float(model)!r}")
     host = values.get()
-    found["ex2_hash"] = hashlib.sha256(host.tobytes()).hexdigest()
-    found["ex2_packed"] = np.frombuffer(cuda_ex2.packed(host), np.uint8)
+    digest = hashlib.sha256(host.tobytes()).hexdigest()
+    known = [name for name, value in cuda_ex2.SHA256.items() if value == digest]
+    found["ex2_hash"] = digest
+    if not known:
+        found["ex2_packed"] = np.frombuffer(cuda_ex2.packed(host), np.uint8)
     exact = np.exp2(np.arange(cuda_ex2.SIZE) * 2.0**-23)
     error = (host.astype(np.float64) / exact - 1.0) * 2.0**24
-    known = [
-        name for name, value in cuda_ex2.SHA256.items() if value == found["ex2_hash"]
-    ]
     print(
         f"table of {' '.join(known) or 'an unknown architecture'}: error"
         f" {error.min():.4f} to {error.max():.4f} u, mean {error.mean():.5f},"
@@ -114,7 +114,8 @@ def table_of_ex2(module: Any, found: Arrays) -> None:
 def main(path: str) -> int:
     """Every stage, whether or not the one before failed."""
     module = compiled()
-    found: Arrays = {}
+    properties = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.Device().id)
+    found: Arrays = {"device": properties["name"].decode()}
     stages: list[Callable[[], None]] = [lambda: table_of_ex2(module, found)]
     stages.append(lambda: variants(module, found))
     stages += [lambda name=name: check(module, name, found) for name in CHECKS]

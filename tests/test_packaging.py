@@ -17,7 +17,7 @@ FOLDERS = {
     "kernels": "scancheck/kernels",
     "oracles": "scancheck/oracles",
 }
-SHIPPED = {".css", ".cu", ".cuh", ".j2", ".py", ".typed"}
+SHIPPED = {".css", ".cu", ".cuh", ".j2", ".py", ".typed", ".zlib"}
 
 
 def shipped_files(root: Path) -> set[str]:

@@ -1,10 +1,12 @@
 """selective_scan on a CUDA device: Mamba-1's scan fused with its gates."""
 
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from scancheck.errors import CaseInvalid
 from scancheck.kernels.cuda.compile import function
@@ -20,6 +22,7 @@ from scancheck.kernels.cuda.launch import (
 from scancheck.kernels.cuda.selective_scan_instances import (
     BYTES,
     LARGEST_STATES,
+    LARGEST_STEPS,
     SOURCE,
     STORAGE,
     Instance,
@@ -37,9 +40,27 @@ DTYPES = {_DTYPES[source]: name for name, source in STORAGE.items()}
 LOG2_EDGE_STEPS = 8
 """Of the steps between kept states: whole tiles of every kernel."""
 
+_NAMES = ("u", "delta", "z", "B", "C", "A", "D", "delta_bias", "initial_state")
+_Tensors = tuple[torch.Tensor | None, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """How calls on tensors of certain layouts are launched."""
+
+    instance: Instance
+    device: torch.device
+    blocks: int
+    words: NDArray[np.int64]  # the kernel's arguments; pointers first, to be filled in
+
+
+_plans: dict[Any, Plan] = {}
+_MOST_PLANS = 4096
+
 
 def selective_scan(
     variant: str,
+    order: str | None,
     u: torch.Tensor,
     delta: torch.Tensor,
     A: torch.Tensor,
@@ -53,68 +74,92 @@ def selective_scan(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """y [B, D, L] in the dtype of u and the last state [B, D, N] in fp32.
 
-    The last axis of every tensor is contiguous; other strides are free. Raises
-    CaseInvalid for tensors that it does not take, before anything runs.
+    `order` is sequential, time, or None: the faster one. The last axis of every tensor
+    is contiguous; other strides are free. Raises CaseInvalid for tensors that it does
+    not take, before anything runs.
     """
-    tensors = {
-        "u": u,
-        "delta": delta,
-        "A": A,
-        "B": B,
-        "C": C,
-        "D": D,
-        "z": z,
-        "delta_bias": delta_bias,
-        "initial_state": initial_state,
-    }
-    device = check_device(OP, tensors)
-    problem = _problem(tensors)
-    with on_device(device):
+    tensors = (u, delta, z, B, C, A, D, delta_bias, initial_state)
+    plan = plan_for(variant, order, delta_softplus, tensors)
+    with on_device(plan.device):
         y = torch.empty_like(u, memory_format=torch.contiguous_format)
         if y.numel() == 0:
             return y, _initial(u, A, initial_state)
         last_state = u.new_empty(*u.shape[:2], A.shape[1], dtype=torch.float32)
-        forward(
-            chosen(problem, DTYPES[u.dtype], variant),
-            problem,
-            tensors,
-            delta_softplus,
-            y,
-            last_state,
-            None,
-        )
+        run(plan, tensors, y, last_state, None)
         return y, last_state
 
 
-def forward(
-    instance: Instance,
-    problem: Problem,
-    tensors: dict[str, torch.Tensor | None],
-    delta_softplus: bool,
+def plan_for(
+    variant: str, order: str | None, delta_softplus: bool, tensors: _Tensors
+) -> Plan:
+    """The launch for tensors of these layouts, in the order of Plan's pointers.
+
+    Checked once per layout. Raises CaseInvalid for tensors that do not fit.
+    """
+    key = (variant, order, bool(delta_softplus), *map(_layout, tensors))
+    plan = _plans.get(key)
+    if plan is None:
+        if len(_plans) == _MOST_PLANS:
+            _plans.clear()
+        plan = _plans[key] = _planned(variant, order, delta_softplus, tensors)
+    return plan
+
+
+def run(
+    plan: Plan,
+    tensors: _Tensors,
     y: torch.Tensor,
     last_state: torch.Tensor,
     edges: torch.Tensor | None,
 ) -> None:
-    """Runs that kernel on checked tensors of the current device.
+    """Launches the plan on the current device, which is the plan's.
 
     `edges` [B, ceil(L / E), D, N] in fp32 receives the state before each
     E = 2**LOG2_EDGE_STEPS steps.
     """
+    words = plan.words.copy()
+    pointers = [pointer(x) for x in (*tensors, y, last_state, edges)]
+    words[: len(pointers)] = pointers
+    launch(
+        _function(plan.instance.expression, plan.instance.shared, plan.device.index),
+        plan.blocks,
+        (plan.instance.threads,),
+        (words.view(f"V{words.nbytes}"),),  # type: ignore[arg-type]
+        plan.instance.shared,
+    )
+
+
+def _layout(tensor: torch.Tensor | None) -> Any:
+    """All that checks and the choice of a kernel depend on."""
+    if tensor is None:
+        return None
+    return (
+        tensor.shape,
+        tensor.stride(),
+        tensor.dtype,
+        tensor.device,
+        tensor.data_ptr() % 16,
+    )
+
+
+def _planned(
+    variant: str, order: str | None, delta_softplus: bool, given: _Tensors
+) -> Plan:
+    tensors = dict(zip(_NAMES, given, strict=True))
+    device = check_device(OP, tensors)
+    problem = _problem(tensors, device)
+    u = tensors["u"]
+    assert u is not None
+    instance = chosen(problem, DTYPES[u.dtype], variant, order)
+    no_pointers = (0,) * (len(given) + 3)  # y, last_state and edges too
     words = (
-        *(
-            pointer(tensors[name])
-            for name in (
-                *("u", "delta", "z", "B", "C"),
-                *("A", "D", "delta_bias", "initial_state"),
-            )
-        ),
-        *(pointer(x) for x in (y, last_state, edges)),
+        *no_pointers,
         problem.batch,
         problem.channels,
         problem.steps,
         problem.states,
         problem.groups,
-        *_strides(tensors["u"], 2),
+        *_strides(u, 2),
         *_strides(tensors["delta"], 2),
         *_strides(tensors["z"], 2),
         *_key_strides(tensors["B"]),
@@ -124,12 +169,11 @@ def forward(
         LOG2_EDGE_STEPS,
         int(delta_softplus),
     )
-    launch(
-        _function(instance.expression, instance.shared, torch.cuda.current_device()),
-        blocks(problem, instance),
-        (instance.threads,),
-        (np.array(words, dtype=np.int64).view(f"V{8 * len(words)}"),),  # type: ignore[arg-type]
-        instance.shared,
+    return Plan(
+        instance=instance,
+        device=device,
+        blocks=blocks(problem, instance),
+        words=np.array(words, dtype=np.int64),
     )
 
 
@@ -161,6 +205,13 @@ def _key_strides(tensor: torch.Tensor | None) -> tuple[int, ...]:
             return strides[:3]
 
 
+@cache
+def _shared_memory(device: torch.device) -> int:
+    """Bytes of shared memory that a block may have."""
+    properties = torch.cuda.get_device_properties(device)
+    return int(properties.shared_memory_per_block_optin)
+
+
 def _initial(
     u: torch.Tensor, A: torch.Tensor, initial_state: torch.Tensor | None
 ) -> torch.Tensor:
@@ -169,7 +220,7 @@ def _initial(
     return u.new_zeros(*u.shape[:2], A.shape[1], dtype=torch.float32)
 
 
-def _problem(tensors: dict[str, torch.Tensor | None]) -> Problem:
+def _problem(tensors: dict[str, torch.Tensor | None], device: torch.device) -> Problem:
     """The problem's sizes; raises CaseInvalid for shapes and dtypes that do not fit."""
     u, delta, A, B, C = (tensors[name] for name in ("u", "delta", "A", "B", "C"))
     assert u is not None and delta is not None
@@ -177,6 +228,8 @@ def _problem(tensors: dict[str, torch.Tensor | None]) -> Problem:
     if u.ndim != 3:
         raise CaseInvalid(f"{OP} u: expected [B, D, L]; got shape {list(u.shape)}")
     batch, channels, steps = u.shape
+    if steps > LARGEST_STEPS:
+        raise CaseInvalid(f"{OP} u: expected L up to {LARGEST_STEPS}; got {steps}")
     check_tensor(OP, "u", u)
     own, fp32 = (u.dtype,), (torch.float32,)
     check_tensor(OP, "delta", delta, shape=u.shape, dtypes=own)
@@ -222,6 +275,7 @@ def _problem(tensors: dict[str, torch.Tensor | None]) -> Problem:
         constant_b=B.ndim == 2,
         constant_c=C.ndim == 2,
         aligned=aligned(vector, u, delta, tensors["z"], *keys_in_storage),
+        shared=_shared_memory(device),
     )
 
 

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
+from scancheck.errors import CaseInvalid
+
 SOURCE = "selective_scan.cu"
 
 STORAGE = {"fp32": "float", "fp16": "__half", "bf16": "__nv_bfloat16"}
@@ -15,6 +17,7 @@ BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
 VARIANTS = {
     "fast": "Plain<Fast>",
     "reproducible": "Plain<Reproducible>",
+    "tabulated": "Plain<Tabulated>",
     "accurate": "Compensated",
 }
 """The recurrence of each variant, which has its functions."""
@@ -23,6 +26,10 @@ ROWS_STATES = 16
 """Most states of selective_scan_rows, and what its blocks are padded to."""
 
 LARGEST_STATES = 256
+LARGEST_STEPS = 2**31 - 2**10
+
+ORDERS = ("sequential", "time")
+"""In which steps are combined; what a result's bits depend on."""
 
 MANY_CHANNELS = 8192
 """B D from which selective_scan_rows is faster than selective_scan_time."""
@@ -40,12 +47,14 @@ class Problem:
     constant_b: bool
     constant_c: bool
     aligned: bool  # rows of u, delta, z, B, C and y are whole 16-byte vectors
+    shared: int  # bytes of shared memory that a block may have
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instance:
     """One kernel and how it is launched."""
 
+    order: str
     expression: str  # name in the source
     channels: int  # per block
     threads: int
@@ -58,9 +67,20 @@ def blocks(problem: Problem, instance: Instance) -> int:
     return problem.batch * problem.groups * -(-in_group // instance.channels)
 
 
-def chosen(problem: Problem, dtype: str, variant: str) -> Instance:
-    """The instance for a call."""
-    return candidates(problem, dtype, variant)[0]
+def chosen(
+    problem: Problem, dtype: str, variant: str, order: str | None = None
+) -> Instance:
+    """The instance for a call.
+
+    Raises CaseInvalid where no kernel of that order takes the problem.
+    """
+    for instance in candidates(problem, dtype, variant):
+        if order in (None, instance.order):
+            return instance
+    raise CaseInvalid(
+        f"selective_scan: the order {order} is for B and C that vary in time, rows of "
+        "whole 16-byte vectors and any but the accurate variant; expected such tensors"
+    )
 
 
 def candidates(problem: Problem, dtype: str, variant: str) -> list[Instance]:
@@ -69,17 +89,14 @@ def candidates(problem: Problem, dtype: str, variant: str) -> list[Instance]:
     lanes = _lanes(problem.states)
     found = [steps(dtype, variant, lanes, problem.constant_b, problem.constant_c)]
     if problem.aligned and not constant:
-        if variant != "accurate":
-            found.insert(0, time(dtype, variant, problem.states))
         if problem.states <= ROWS_STATES:
             warps = _rows_warps(problem)
+            found[:0] = [rows(dtype, variant, warps), rows(dtype, variant, 16 - warps)]
+        if variant != "accurate":
             many = problem.batch * problem.channels >= MANY_CHANNELS
-            place = 0 if many or variant == "accurate" else 1
-            found[place:place] = [
-                rows(dtype, variant, warps),
-                rows(dtype, variant, 16 - warps),
-            ]
-    return found
+            place = len(found) - 1 if many else 0
+            found.insert(place, time(dtype, variant, problem.states))
+    return [instance for instance in found if instance.shared <= problem.shared]
 
 
 def _rows_warps(problem: Problem) -> int:
@@ -104,6 +121,7 @@ def rows(dtype: str, variant: str, warps: int) -> Instance:
     # u and delta twice, z once; B and C as floats three times; d, d u of a sub-block.
     floats = 3 * 8 * vector * 32 + channels * (4 * vector + 4)
     return Instance(
+        order="sequential",
         expression=f"selective_scan_rows<{STORAGE[dtype]}, {VARIANTS[variant]}, "
         f"{warps}, {1 if warps == 12 else 3}>",
         channels=channels,
@@ -116,12 +134,13 @@ def time(dtype: str, variant: str, states: int) -> Instance:
     """selective_scan_time: few channels."""
     padded = -(-states // 16) * 16
     return Instance(
+        order="time",
         expression=f"selective_scan_time<{STORAGE[dtype]}, {VARIANTS[variant]}, 12, "
         f"{4 if BYTES[dtype] == 2 else 2}>",
         channels=12,
         threads=384,
-        # B and C twice; u, delta and z twice; A and the state.
-        shared=2 * 2 * 16 * 512 + 12 * (2 * 3 * 512 + 2 * 4 * padded),
+        # B and C three times; u, delta and z twice; ends, A and the state.
+        shared=3 * 2 * 16 * 512 + 12 * (2 * 3 * 512 + 4 * (4 * 40 + 2 * padded)),
     )
 
 
@@ -132,6 +151,7 @@ def steps(
     channels = 4 * 32 // lanes
     flags = ", ".join("true" if flag else "false" for flag in (constant_b, constant_c))
     return Instance(
+        order="sequential",
         expression=f"selective_scan_steps<{STORAGE[dtype]}, {VARIANTS[variant]}, "
         f"{lanes}, {flags}>",
         channels=channels,
@@ -145,6 +165,8 @@ def instances() -> Iterator[str]:
     for dtype, variant in product(STORAGE, VARIANTS):
         for warps in (4, 12):
             yield rows(dtype, variant, warps).expression
+        if variant != "accurate":
+            yield time(dtype, variant, 16).expression
         for lanes in (2, 4, 8, 16, 32):
             for constant_b, constant_c in product((False, True), repeat=2):
                 yield steps(dtype, variant, lanes, constant_b, constant_c).expression

@@ -7,7 +7,8 @@ power below, unless it is 0; the integer part goes into the exponent, and result
 2**-126 are 0 (`ex2_compare` in kernels/cuda/sources/functions_check.cu).
 
 The functions are those of the CUDA policy `Tabulated`, bit for bit. Each takes the
-table as its last argument; what Tabulated shares with Reproducible is in cuda_functions.
+table as its last argument; what that policy shares with Reproducible is in
+cuda_functions.
 """
 
 import hashlib
@@ -16,6 +17,7 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scancheck.errors import RecordUnreadable
 from scancheck.kernels.models.cuda_arithmetic import (
@@ -79,8 +81,9 @@ def packed(values: Float32Array) -> bytes:
     return zlib.compress(differences.astype(np.int8).tobytes(), 9)
 
 
-def _unpacked(differences: np.ndarray) -> Float32Array:
-    return (_own().view(np.int32) + differences).view(np.float32)
+def _unpacked(differences: NDArray[np.int8]) -> Float32Array:
+    found: Float32Array = (_own().view(np.int32) + differences).view(np.float32)
+    return found
 
 
 def _own() -> Float32Array:

@@ -6,9 +6,9 @@ In fp32 with fused multiply-adds, whatever the storage; A log2 e is rounded firs
                 part C . h is summed in order, then neighbouring parts, neighbouring
                 pairs, and so on.
     time        tiles of 32 vectors of 16 bytes of steps. Of each vector the map over its
-                steps; the maps by Hillis and Steele's scan (Commun. ACM 29, 1986); then
-                the steps of each vector from the state before it. C . h in the order of
-                the states.
+                steps; of four vectors theirs combined one after another; of these eight
+                Hillis and Steele's scan (Commun. ACM 29, 1986); from it the state before
+                each vector, and then its steps again. C . h in the order of the states.
 
 Of the sequential order there is an accurate recurrence too; see
 kernels/cuda/sources/selective_scan_recurrence.cuh.
@@ -34,6 +34,8 @@ FloatArray = NDArray[np.float32]
 PART = 8  # states of one lane
 TIME_STATES = 16  # what the states of the other order are padded to
 LANES = 32
+GROUP = 4  # lanes whose maps one lane combines
+GROUPS = LANES // GROUP
 
 _ZERO = np.float32(0.0)
 _ONE = np.float32(1.0)
@@ -67,12 +69,25 @@ def _advanced(d: Any, scaled: Any, drive: Any, h: Any, rest: Any, accurate: Any)
 
 
 @jit()
-def _step_sizes(delta: Any, u: Any, bias: Any, curved: Any, d: Any, written: Any) -> Any:
+def _step_sizes(
+    delta: Any, u: Any, bias: Any, curved: Any, d: Any, written: Any
+) -> Any:
     """d and d u of every step, into `d` and `written`."""
     for t in range(delta.size):
         x = delta[t] + bias
         d[t] = softplus(x) if curved else x
         written[t] = d[t] * u[t]
+
+
+@jit()
+def _pairwise_sum(sums: Any, count: Any) -> Any:
+    """The first `count` of `sums`, which it overwrites: neighbours, then pairs, ..."""
+    distance = 1
+    while distance < count:
+        for k in range(0, count, 2 * distance):
+            sums[k] = sums[k] + sums[k + distance]
+        distance *= 2
+    return sums[0]
 
 
 @jit()
@@ -121,12 +136,7 @@ def sequential(
                     else:
                         total = c[c_step, n] * value
                 sums[part] = total
-            distance = 1
-            while distance < parts:
-                for part in range(0, parts, 2 * distance):
-                    sums[part] = sums[part] + sums[part + distance]
-                distance *= 2
-            y[row, t] = sums[0]
+            y[row, t] = _pairwise_sum(sums, parts)
 
 
 @jit()
@@ -152,24 +162,22 @@ def time(
     drives = np.empty(tile, np.float32)
     outputs = np.empty(tile, np.float32)
     totals = np.empty(LANES, np.float32)
-    sums = np.empty(vector, np.float32)
+    sums = np.empty(max(vector, GROUP), np.float32)
     ends = np.empty(LANES, np.float32)
-    whole = np.empty(LANES, np.float32)
+    lane_decays = np.empty(LANES, np.float32)
+    group_ends = np.empty(GROUPS, np.float32)
+    group_decays = np.empty(GROUPS, np.float32)
+    group_totals = np.empty(GROUPS, np.float32)
     for row in range(u.shape[0]):
-        _step_sizes(
-            delta[row], u[row], bias[row], curved, d[:length], written[:length]
-        )
+        _step_sizes(delta[row], u[row], bias[row], curved, d[:length], written[:length])
         b, c = keys[0][rows[row]], keys[1][rows[row]]
         for first in range(0, length, tile):
             for lane in range(LANES):
-                for k in range(vector):
-                    sums[k] = d[first + lane * vector + k]
-                distance = 1
-                while distance < vector:
-                    for k in range(0, vector, 2 * distance):
-                        sums[k] = sums[k] + sums[k + distance]
-                    distance *= 2
-                totals[lane] = sums[0]
+                sums[:vector] = d[first + lane * vector : first + (lane + 1) * vector]
+                totals[lane] = _pairwise_sum(sums, vector)
+            for group in range(GROUPS):
+                sums[:GROUP] = totals[group * GROUP : (group + 1) * GROUP]
+                group_totals[group] = _pairwise_sum(sums, GROUP)
             outputs[:] = _ZERO
             for n in range(states):
                 scale = scaled[row, n]
@@ -182,23 +190,34 @@ def time(
                             ends[lane] = fma(decays[k], ends[lane], drives[k])
                         else:
                             ends[lane] = drives[k]
-                    whole[lane] = exp2_product(totals[lane], scale)
-                ends[0] = fma(whole[0], h[row, n], ends[0])
+                    lane_decays[lane] = exp2_product(totals[lane], scale)
+                for group in range(GROUPS):
+                    end = ends[group * GROUP]
+                    for lane in range(group * GROUP + 1, (group + 1) * GROUP):
+                        end = fma(lane_decays[lane], end, ends[lane])
+                    group_ends[group] = end
+                    group_decays[group] = exp2_product(group_totals[group], scale)
+                group_ends[0] = fma(group_decays[0], h[row, n], group_ends[0])
                 distance = 1
-                while distance < LANES:
-                    for lane in range(LANES - 1, distance - 1, -1):
-                        below = lane - distance
-                        ends[lane] = fma(whole[lane], ends[below], ends[lane])
-                        whole[lane] = whole[lane] * whole[below]
+                while distance < GROUPS:
+                    for group in range(GROUPS - 1, distance - 1, -1):
+                        below = group - distance
+                        group_ends[group] = fma(
+                            group_decays[group], group_ends[below], group_ends[group]
+                        )
+                        group_decays[group] = group_decays[group] * group_decays[below]
                     distance *= 2
-                for lane in range(LANES):
-                    value = ends[lane - 1] if lane else h[row, n]
-                    for k in range(lane * vector, lane * vector + vector):
-                        t = first + k
-                        value = fma(decays[k], value, drives[k])
-                        key = c[t, n] if t < length else _ZERO
-                        outputs[k] = fma(key, value, outputs[k])
-                h[row, n] = ends[LANES - 1]
+                for group in range(GROUPS):
+                    before = group_ends[group - 1] if group else h[row, n]
+                    for lane in range(group * GROUP, (group + 1) * GROUP):
+                        value = before
+                        before = fma(lane_decays[lane], before, ends[lane])
+                        for k in range(lane * vector, lane * vector + vector):
+                            t = first + k
+                            value = fma(decays[k], value, drives[k])
+                            key = c[t, n] if t < length else _ZERO
+                            outputs[k] = fma(key, value, outputs[k])
+                h[row, n] = group_ends[GROUPS - 1]
             for k in range(min(tile, length - first)):
                 y[row, first + k] = outputs[k]
 

@@ -5,3 +5,4 @@
 
 using scancheck::Fast;
 using scancheck::Reproducible;
+using scancheck::Tabulated;

@@ -19,6 +19,8 @@ template <class Functions>
 constexpr bool HAS_NARROW = true;
 template <>
 constexpr bool HAS_NARROW<scancheck::Fast> = false;
+template <>
+constexpr bool HAS_NARROW<scancheck::Tabulated> = false;
 
 // 2^(d scaled); the same bits whether narrow or not.
 template <class Functions, bool IS_NARROW>

@@ -18,6 +18,7 @@
 #pragma once
 
 #include "asynchronous_copy.cuh"
+#include "gate.cuh"
 #include "selective_scan_arguments.cuh"
 #include "selective_scan_recurrence.cuh"
 #include "storage.cuh"
@@ -86,43 +87,12 @@ struct KeyFetch {
   }
 };
 
-// Lets the warps of a block run apart by most of a tile: a warp arrives when it has
-// stored its part of the next tile's keys, and waits before it reads them.
-class KeyGate {
- public:
-  // By one thread, before a barrier of the block.
-  static __device__ __forceinline__ void open(unsigned gate, int warps) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(gate), "r"(warps)
-                 : "memory");
-  }
-
-  // By one lane of each warp, after the stores of all.
-  static __device__ __forceinline__ void arrive(unsigned gate) {
-    asm volatile(
-        "{\n\t.reg .b64 state;\n\tmbarrier.arrive.shared::cta.b64 state, [%0];\n\t}" ::"r"(
-            gate)
-        : "memory");
-  }
-
-  static __device__ __forceinline__ void pass(unsigned gate, int parity) {
-    unsigned passed;
-    do {
-      asm volatile(
-          "{\n\t.reg .pred passed;\n\t"
-          "mbarrier.test_wait.parity.shared::cta.b64 passed, [%1], %2;\n\t"
-          "selp.u32 %0, 1, 0, passed;\n\t}"
-          : "=r"(passed)
-          : "r"(gate), "r"(parity)
-          : "memory");
-    } while (!passed);
-  }
-};
-
-// The steps of one sub-block: h, and y of the steps that the lane has.
+// The steps of one sub-block: h, and y of the steps that the lane has. Those from `count`
+// on do not exist; where it is narrow all do.
 template <class Recurrence, bool IS_NARROW, int VECTOR>
 __device__ __forceinline__ void walk(typename Recurrence::State (&h)[8],
                                      const float (&scaled)[8], const float* meeting,
-                                     const float* key_steps, int half,
+                                     const float* key_steps, int half, int count,
                                      float (&outputs)[VECTOR]) {
   constexpr int SUB_BLOCK = 2 * VECTOR;
 #pragma unroll
@@ -142,7 +112,10 @@ __device__ __forceinline__ void walk(typename Recurrence::State (&h)[8],
         const float4 b4 = b[i / 4], c4 = c[i / 4];
         const float B = i % 4 == 0 ? b4.x : i % 4 == 1 ? b4.y : i % 4 == 2 ? b4.z : b4.w;
         const float C = i % 4 == 0 ? c4.x : i % 4 == 1 ? c4.y : i % 4 == 2 ? c4.z : c4.w;
-        Recurrence::template advance<IS_NARROW>(h[i], size, scaled[i], __fmul_rn(input, B));
+        if (IS_NARROW || step + k < count) {
+          Recurrence::template advance<IS_NARROW>(h[i], size, scaled[i],
+                                                  __fmul_rn(input, B));
+        }
         sum = i ? __fmaf_rn(C, h[i].value, sum) : __fmul_rn(C, h[i].value);
       }
       const int at_step = (step + k) % VECTOR;
@@ -170,7 +143,7 @@ __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
   const int channel = lane / 2, half = lane % 2;
   __shared__ unsigned long long gate_word;
   const unsigned gate = shared_address(&gate_word);
-  if (threadIdx.x == 0) KeyGate::open(gate, WARPS);
+  if (threadIdx.x == 0) Gate::open(gate, WARPS);
   uint4* const u_rows = memory + warp * 5 * ROWS;
   uint4* const delta_rows = u_rows + 2 * ROWS;
   uint4* const z_rows = u_rows + 4 * ROWS;
@@ -264,7 +237,8 @@ __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
       for (int k = 0; k < VECTOR; k++) {
         longest = scancheck::max_or_nan(longest, fabsf(d[k]));
       }
-      next_narrow = __all_sync(0xffffffffu, __fmul_rn(longest, largest) <= NARROW);
+      next_narrow =
+          __all_sync(0xffffffffu, there && __fmul_rn(longest, largest) <= NARROW);
     }
   };
   auto meet = [&](const float (&d)[VECTOR], const float (&written)[VECTOR]) {
@@ -335,7 +309,8 @@ __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
         delta.next_tile();
       }
       commit_copies();
-      if (first_step + sub_block * SUB_BLOCK >= steps) continue;
+      const int count = steps - first_step - sub_block * SUB_BLOCK;
+      if (count <= 0) continue;
       const bool last = sub_block == 3;
       const bool narrow = next_narrow;
       step_sizes(buffer ^ last, (sub_block + 1) % 4, last ? next_step : first_step, d,
@@ -344,9 +319,9 @@ __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
       const float* const key_steps = keys + key_buffer * Layout::KEYS +
                                      sub_block * SUB_BLOCK * 32 + half * 8;
       if (!HAS_NARROW<Functions> || narrow) {
-        walk<Recurrence, true>(h, scaled, meeting, key_steps, half, outputs);
+        walk<Recurrence, true>(h, scaled, meeting, key_steps, half, count, outputs);
       } else {
-        walk<Recurrence, false>(h, scaled, meeting, key_steps, half, outputs);
+        walk<Recurrence, false>(h, scaled, meeting, key_steps, half, count, outputs);
       }
       await_copies<0>();
       __syncwarp();
@@ -370,12 +345,12 @@ __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
       meet(d, written);
       if (sub_block == 0) key_fetch.store(keys + next_key_buffer * Layout::KEYS);
       __syncwarp();
-      if (sub_block == 0 && lane == 0) KeyGate::arrive(gate);
+      if (sub_block == 0 && lane == 0) Gate::arrive(gate);
     }
     if (first_step > 0) y += TILE;
     buffer ^= 1;
     key_buffer = next_key_buffer;
-    if (next_step < steps) KeyGate::pass(gate, first_step / TILE % 2);
+    if (next_step < steps) Gate::pass(gate, first_step / TILE % 2);
   }
   if ((steps - 1) / TILE * TILE + lane_step < steps) store_rows(buffer ^ 1, 0, 4);
 

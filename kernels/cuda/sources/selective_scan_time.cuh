@@ -1,52 +1,33 @@
 // A channel over a warp, time over its lanes, states in the loop: the kernel for few
 // channels.
 //
-// A tile is one 16-byte vector of steps per lane. Of each state a lane makes the decays
-// of its steps, the map over all of them (the decay of the whole is one exponential of A
-// times the sum of d), the warp scans these maps, and the lane goes through its steps
-// again from the state that it now knows. Between tiles the state lies in shared memory.
-// The decays, B and C of INTERLEAVED states are worked on side by side. B and C of a
-// tile, 16 states at a time, are copied as they are while the ones before are in use.
+// A tile is one 16-byte vector of steps per lane. Four states are worked on side by side:
+//
+//   of each state a lane makes the decays and drives of its steps, and where they lead
+//       from 0, its end;
+//   through shared memory the lanes change sides: of four neighbours, a group, each gets
+//       all ends of one state. The decay over a lane's steps is one exponential of A
+//       times the sum of d. From its four ends a lane makes the group's map; the eight
+//       maps of a state are scanned by shuffles; that gives the state before the group,
+//       and step by step before each of its lanes;
+//   back through shared memory a lane learns the state before its steps, and goes
+//       through them again.
+//
+// Between tiles the state lies in shared memory. B and C of a tile, 16 states at a time,
+// are copied as they are while the ones before are in use.
 //
 // Needs rows that begin at multiples of 16 bytes and a length that is one.
 #pragma once
 
 #include "asynchronous_copy.cuh"
+#include "gate.cuh"
 #include "selective_scan_arguments.cuh"
 #include "selective_scan_recurrence.cuh"
 #include "storage.cuh"
 
 constexpr int TIME_STATES = 16;  // at a time
-constexpr int TIME_INTERLEAVED = 4;
-
-// One round of a scan of maps over the warp's lanes, of several scans side by side: each
-// map with that `distance` lanes below. The last round needs no decay of the whole.
-template <int COUNT>
-__device__ __forceinline__ void combine_from_below(float (&ends)[COUNT],
-                                                   float (&whole)[COUNT], int distance,
-                                                   bool last) {
-  const bool there = int(threadIdx.x % 32) >= distance;
-  float ends_below[COUNT], whole_below[COUNT];
-#pragma unroll
-  for (int i = 0; i < COUNT; i++) {
-    ends_below[i] = __shfl_up_sync(0xffffffffu, ends[i], distance);
-    if (!last) whole_below[i] = __shfl_up_sync(0xffffffffu, whole[i], distance);
-  }
-#pragma unroll
-  for (int i = 0; i < COUNT; i++) {
-    // As one predicated instruction each: the compiler would copy both sides.
-    asm("{\n\t.reg .pred there;\n\tsetp.ne.s32 there, %3, 0;\n\t"
-        "@there fma.rn.f32 %0, %1, %2, %0;\n\t}"
-        : "+f"(ends[i])
-        : "f"(whole[i]), "f"(ends_below[i]), "r"(int(there)));
-    if (!last) {
-      asm("{\n\t.reg .pred there;\n\tsetp.ne.s32 there, %2, 0;\n\t"
-          "@there mul.rn.f32 %0, %0, %1;\n\t}"
-          : "+f"(whole[i])
-          : "f"(whole_below[i]), "r"(int(there)));
-    }
-  }
-}
+constexpr int TIME_SIDE = 4;     // states side by side, and lanes of a group
+constexpr int TIME_ENDS = 40;    // floats between states where lanes change sides
 
 // Keeps the compiler from making `value` again where it is used.
 __device__ __forceinline__ void keep(float& value) { asm volatile("" : "+f"(value)); }
@@ -67,55 +48,94 @@ __device__ __forceinline__ float pairwise_sum(const float (&values)[COUNT]) {
   return sums[0];
 }
 
-// What a warp does with the states of one block in one tile: adds to the lane's outputs,
-// and brings `carry` to the end of the tile.
-template <class Storage, class Functions, bool IS_NARROW, int UNROLLED, int VECTOR>
-__device__ __forceinline__ void scan_states(const uint4* keys, const float* scaled,
-                                            float* carry, const float (&d)[VECTOR],
-                                            const float (&written)[VECTOR], float total,
-                                            float (&outputs)[VECTOR]) {
-  constexpr int STATES = TIME_STATES, SIDE = TIME_INTERLEAVED;
-  using Vector = Packed<Storage, VECTOR>;
+// What a lane knows of the steps of one tile.
+template <int VECTOR>
+struct TileSteps {
+  float d[VECTOR], written[VECTOR];
+  float lanes[TIME_SIDE];  // sums of d over the steps of each lane of the group
+  float group;             // over all of them
+};
+
+// From the ends of the four lanes of a group, of the lane's state, to the states before
+// them; `carry`, the state before the tile, becomes that behind it.
+template <class Functions>
+__device__ __forceinline__ void scan_groups(float* at, float scaled, float* carry,
+                                            const float (&lanes)[TIME_SIDE],
+                                            float group) {
   const int lane = threadIdx.x % 32;
-#pragma unroll UNROLLED
-  for (int state = 0; state < STATES; state += SIDE) {
-    const float4 scaled4 = *reinterpret_cast<const float4*>(scaled + state);
-    const float4 carry4 = *reinterpret_cast<const float4*>(carry + state);
-    const float scales[SIDE] = {scaled4.x, scaled4.y, scaled4.z, scaled4.w};
-    const float carries[SIDE] = {carry4.x, carry4.y, carry4.z, carry4.w};
-    float decays[SIDE][VECTOR], drives[SIDE][VECTOR], ends[SIDE], whole[SIDE];
+  const float4 four = *reinterpret_cast<const float4*>(at);
+  const float ends[TIME_SIDE] = {four.x, four.y, four.z, four.w};
+  float decays[TIME_SIDE];
 #pragma unroll
-    for (int i = 0; i < SIDE; i++) {
-      Vector B;
-      B.load(reinterpret_cast<const Storage*>(keys + (state + i) * 32));
+  for (int i = 0; i < TIME_SIDE; i++) {
+    decays[i] = decay_of<Functions, false>(lanes[i], scaled);
+  }
+  float whole = decay_of<Functions, false>(group, scaled);
+  float end = ends[0];
 #pragma unroll
-      for (int k = 0; k < VECTOR; k++) {
-        decays[i][k] = decay_of<Functions, IS_NARROW>(d[k], scales[i]);
-        drives[i][k] = __fmul_rn(written[k], B.at(k));
-        ends[i] = k ? __fmaf_rn(decays[i][k], ends[i], drives[i][k]) : drives[i][0];
-      }
-      whole[i] = decay_of<Functions, false>(total, scales[i]);
-      if (lane == 0) ends[i] = __fmaf_rn(whole[i], carries[i], ends[i]);
+  for (int i = 1; i < TIME_SIDE; i++) end = __fmaf_rn(decays[i], end, ends[i]);
+  const float before = *carry;
+  if (lane < TIME_SIDE) end = __fmaf_rn(whole, before, end);
+#pragma unroll
+  for (int distance = TIME_SIDE; distance < 32; distance *= 2) {
+    const float end_below = __shfl_up_sync(0xffffffffu, end, distance);
+    const float whole_below = __shfl_up_sync(0xffffffffu, whole, distance);
+    if (lane >= distance) {
+      end = __fmaf_rn(whole, end_below, end);
+      whole = __fmul_rn(whole, whole_below);
     }
+  }
+  const float below = __shfl_up_sync(0xffffffffu, end, TIME_SIDE);
+  float states[TIME_SIDE];
+  states[0] = lane < TIME_SIDE ? before : below;
 #pragma unroll
-    for (int distance = 1; distance < 32; distance *= 2) {
-      combine_from_below(ends, whole, distance, distance == 16);
+  for (int i = 1; i < TIME_SIDE; i++) {
+    states[i] = __fmaf_rn(decays[i - 1], states[i - 1], ends[i - 1]);
+  }
+  *reinterpret_cast<float4*>(at) =
+      make_float4(states[0], states[1], states[2], states[3]);
+  // After the shuffles, so that every lane has read it.
+  if (lane >= 32 - TIME_SIDE) *carry = end;
+}
+
+// What a warp does with four states in one tile: adds to the lane's outputs. `keys` has
+// the lane's B, `ends` is where the lanes change sides.
+template <class Storage, class Functions, bool IS_NARROW, int VECTOR>
+__device__ __forceinline__ void scan_states(const uint4* keys, const float* scaled,
+                                            float* carry, float* ends,
+                                            const TileSteps<VECTOR>& tile,
+                                            float (&outputs)[VECTOR]) {
+  using Vector = Packed<Storage, VECTOR>;
+  const int lane = threadIdx.x % 32, part = lane % TIME_SIDE;
+  const float4 scaled4 = *reinterpret_cast<const float4*>(scaled);
+  const float scales[TIME_SIDE] = {scaled4.x, scaled4.y, scaled4.z, scaled4.w};
+  float decays[TIME_SIDE][VECTOR], drives[TIME_SIDE][VECTOR];
+#pragma unroll
+  for (int i = 0; i < TIME_SIDE; i++) {
+    Vector B;
+    B.load(reinterpret_cast<const Storage*>(keys + i * 32));
+    float end = 0.0f;
+#pragma unroll
+    for (int k = 0; k < VECTOR; k++) {
+      decays[i][k] = decay_of<Functions, IS_NARROW>(tile.d[k], scales[i]);
+      drives[i][k] = __fmul_rn(tile.written[k], B.at(k));
+      end = k ? __fmaf_rn(decays[i][k], end, drives[i][k]) : drives[i][0];
     }
-    if (lane == 31) {
-      *reinterpret_cast<float4*>(carry + state) =
-          make_float4(ends[0], ends[1], ends[2], ends[3]);
-    }
+    ends[i * TIME_ENDS + lane] = end;
+  }
+  __syncwarp();
+  scan_groups<Functions>(ends + part * TIME_ENDS + lane - part, scaled[part],
+                         carry + part, tile.lanes, tile.group);
+  __syncwarp();
 #pragma unroll
-    for (int i = 0; i < SIDE; i++) {
-      const float below = __shfl_up_sync(0xffffffffu, ends[i], 1);
-      float h = lane == 0 ? carries[i] : below;
-      Vector C;
-      C.load(reinterpret_cast<const Storage*>(keys + (STATES + state + i) * 32));
+  for (int i = 0; i < TIME_SIDE; i++) {
+    float h = ends[i * TIME_ENDS + lane];
+    Vector C;
+    C.load(reinterpret_cast<const Storage*>(keys + (TIME_STATES + i) * 32));
 #pragma unroll
-      for (int k = 0; k < VECTOR; k++) {
-        h = __fmaf_rn(decays[i][k], h, drives[i][k]);
-        outputs[k] = __fmaf_rn(C.at(k), h, outputs[k]);
-      }
+    for (int k = 0; k < VECTOR; k++) {
+      h = __fmaf_rn(decays[i][k], h, drives[i][k]);
+      outputs[k] = __fmaf_rn(C.at(k), h, outputs[k]);
     }
   }
 }
@@ -130,11 +150,15 @@ __global__ void __launch_bounds__(32 * WARPS, 12 / WARPS)
   constexpr int ROWS = 3 * 32;           // vectors of a channel's u, delta and z
   using Vector = Packed<Storage, VECTOR>;
   extern __shared__ uint4 memory[];
+  __shared__ unsigned long long gate_word;
+  const unsigned gate = shared_address(&gate_word);
+  if (threadIdx.x == 0) Gate::open(gate, WARPS);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int state_blocks = int((a.states + STATES - 1) / STATES);
-  uint4* const rows = memory + 2 * KEYS + warp * 2 * ROWS + lane;
-  float* const scaled = reinterpret_cast<float*>(memory + 2 * KEYS + WARPS * 2 * ROWS) +
-                        warp * 2 * state_blocks * STATES;
+  uint4* const rows = memory + 3 * KEYS + warp * 2 * ROWS + lane;
+  float* const ends = reinterpret_cast<float*>(memory + 3 * KEYS + WARPS * 2 * ROWS) +
+                      warp * (TIME_SIDE * TIME_ENDS + 2 * state_blocks * STATES);
+  float* const scaled = ends + TIME_SIDE * TIME_ENDS;
   float* const carry = scaled + state_blocks * STATES;
 
   const Place place = place_of(a, WARPS);
@@ -222,42 +246,46 @@ __global__ void __launch_bounds__(32 * WARPS, 12 / WARPS)
 
   copy_rows(0, lane * VECTOR < steps);
   copy_keys(0, lane * VECTOR < steps, 0);
-  int buffer = 0;
+  await_copies<0>();
+  __syncthreads();
+  int key_buffer = 0, parity = 0;
   for (int first_step = 0; first_step < steps; first_step += TILE) {
     const bool there = first_step + lane * VECTOR < steps;
     const bool next_there = first_step + TILE + lane * VECTOR < steps;
-    const int tile_buffer = first_step / TILE % 2;
-    float d[VECTOR], written[VECTOR], outputs[VECTOR];
-    float total = 0.0f;
+    const int row_buffer = first_step / TILE % 2;
+    TileSteps<VECTOR> tile;
+    float outputs[VECTOR];
     bool narrow = true;
 
     for (int block = 0; block < state_blocks; block++) {
-      // The keys of this tile and block are there, those before are no longer needed.
-      await_copies<0>();
-      __syncthreads();
       const bool more = block + 1 < state_blocks;
-      if (block == 0) copy_rows(tile_buffer ^ 1, next_there);
-      copy_keys(buffer ^ 1, more ? there : next_there, more ? block + 1 : 0);
+      const int next_key_buffer = key_buffer == 2 ? 0 : key_buffer + 1;
+      if (!more) copy_rows(row_buffer ^ 1, next_there);
+      copy_keys(next_key_buffer, more ? there : next_there, more ? block + 1 : 0);
       if (block == 0) {
-        const Vector inputs = row_vector(tile_buffer, 0);
-        const Vector deltas = row_vector(tile_buffer, 1);
+        const Vector inputs = row_vector(row_buffer, 0);
+        const Vector deltas = row_vector(row_buffer, 1);
 #pragma unroll
         for (int k = 0; k < VECTOR; k++) {
           const float x = __fadd_rn(deltas.at(k), bias);
           const float softplus = Functions::softplus(x);
-          d[k] = there ? (curved ? softplus : x) : 0.0f;
-          written[k] = __fmul_rn(d[k], inputs.at(k));
-          keep(d[k]);
-          keep(written[k]);
+          tile.d[k] = there ? (curved ? softplus : x) : 0.0f;
+          tile.written[k] = __fmul_rn(tile.d[k], inputs.at(k));
+          keep(tile.d[k]);
+          keep(tile.written[k]);
           outputs[k] = 0.0f;
         }
-        total = pairwise_sum(d);
-        keep(total);
+        const float total = pairwise_sum(tile.d);
+#pragma unroll
+        for (int i = 0; i < TIME_SIDE; i++) {
+          tile.lanes[i] = __shfl_sync(0xffffffffu, total, i, TIME_SIDE);
+        }
+        tile.group = pairwise_sum(tile.lanes);
         if constexpr (HAS_NARROW<Functions>) {
           float longest = 0.0f;
 #pragma unroll
           for (int k = 0; k < VECTOR; k++) {
-            longest = scancheck::max_or_nan(longest, fabsf(d[k]));
+            longest = scancheck::max_or_nan(longest, fabsf(tile.d[k]));
           }
           narrow = __all_sync(0xffffffffu, __fmul_rn(longest, largest) <= NARROW);
         }
@@ -267,28 +295,40 @@ __global__ void __launch_bounds__(32 * WARPS, 12 / WARPS)
           }
         }
       }
-      const uint4* const keys = memory + buffer * KEYS + lane;
-      float* const block_scaled = scaled + block * STATES;
-      float* const block_carry = carry + block * STATES;
-      if (!HAS_NARROW<Functions> || narrow) {
-        scan_states<Storage, Functions, true, UNROLLED>(
-            keys, block_scaled, block_carry, d, written, total, outputs);
-      } else {
-        scan_states<Storage, Functions, false, UNROLLED>(
-            keys, block_scaled, block_carry, d, written, total, outputs);
+      const uint4* const keys = memory + key_buffer * KEYS + lane;
+#pragma unroll UNROLLED
+      for (int state = 0; state < STATES; state += TIME_SIDE) {
+        const int at = block * STATES + state;
+        if (!HAS_NARROW<Functions> || narrow) {
+          scan_states<Storage, Functions, true>(keys + state * 32, scaled + at,
+                                                carry + at, ends, tile, outputs);
+        } else {
+          scan_states<Storage, Functions, false>(keys + state * 32, scaled + at,
+                                                 carry + at, ends, tile, outputs);
+        }
+        if (state == STATES / 2) {
+          // What this lane copies is long here; now all may use it.
+          await_copies<0>();
+          __syncwarp();
+          if (lane == 0) Gate::arrive(gate);
+        }
       }
-      buffer ^= 1;
+      key_buffer = next_key_buffer;
+      if (more) {
+        Gate::pass(gate, parity);
+        parity ^= 1;
+      }
     }
 
     if (a.D != nullptr) {
-      const Vector inputs = row_vector(tile_buffer, 0);
+      const Vector inputs = row_vector(row_buffer, 0);
 #pragma unroll
       for (int k = 0; k < VECTOR; k++) {
         outputs[k] = __fmaf_rn(skip, inputs.at(k), outputs[k]);
       }
     }
     if (gated) {
-      const Vector gates = row_vector(tile_buffer, 2);
+      const Vector gates = row_vector(row_buffer, 2);
 #pragma unroll
       for (int k = 0; k < VECTOR; k++) {
         outputs[k] = __fmul_rn(outputs[k], Functions::silu(gates.at(k)));
@@ -296,6 +336,8 @@ __global__ void __launch_bounds__(32 * WARPS, 12 / WARPS)
     }
     if (there && exists) packed<Storage, VECTOR>(outputs).store(y_row);
     y_row += TILE;
+    Gate::pass(gate, parity);
+    parity ^= 1;
   }
 
   __syncwarp();
