@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.autograd.function import once_differentiable
 
 from scancheck.errors import CaseInvalid
-from scancheck.kernels.cuda.compile import function
+from scancheck.kernels.cuda.compile import function_with_shared
 from scancheck.kernels.cuda.launch import (
     CUDA_NAMES,
     aligned,
@@ -19,6 +20,8 @@ from scancheck.kernels.cuda.launch import (
     on_device,
     pointer,
 )
+from scancheck.kernels.cuda.selective_scan_backward import backward
+from scancheck.kernels.cuda.selective_scan_backward_instances import EDGE_STEPS
 from scancheck.kernels.cuda.selective_scan_instances import (
     BYTES,
     LARGEST_STATES,
@@ -37,8 +40,8 @@ _DTYPES = {name: dtype for dtype, name in CUDA_NAMES.items()}
 DTYPES = {_DTYPES[source]: name for name, source in STORAGE.items()}
 """Names of the storage formats by torch dtype."""
 
-LOG2_EDGE_STEPS = 8
-"""Of the steps between kept states: whole tiles of every kernel."""
+LOG2_EDGE_STEPS = EDGE_STEPS.bit_length() - 1
+"""Of the steps between kept states; kernels of the order in time cannot keep them."""
 
 _NAMES = ("u", "delta", "z", "B", "C", "A", "D", "delta_bias", "initial_state")
 _Tensors = tuple[torch.Tensor | None, ...]
@@ -80,13 +83,71 @@ def selective_scan(
     """
     tensors = (u, delta, z, B, C, A, D, delta_bias, initial_state)
     plan = plan_for(variant, order, delta_softplus, tensors)
+    differentiable: Any = _SelectiveScan.apply
     with on_device(plan.device):
-        y = torch.empty_like(u, memory_format=torch.contiguous_format)
+        y, last_state = differentiable(variant, plan, delta_softplus, *tensors)
+    return y, last_state
+
+
+class _SelectiveScan(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        variant: str,
+        plan: Plan,
+        delta_softplus: bool,
+        *tensors: torch.Tensor | None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        u, A = tensors[0], tensors[5]
+        assert u is not None and A is not None
+        y = u.new_empty(u.shape)
         if y.numel() == 0:
-            return y, _initial(u, A, initial_state)
-        last_state = u.new_empty(*u.shape[:2], A.shape[1], dtype=torch.float32)
-        run(plan, tensors, y, last_state, None)
+            last_state = _initial(u, A, tensors[-1])
+        else:
+            last_state = u.new_empty(*u.shape[:2], A.shape[1], dtype=torch.float32)
+        edges = None
+        if any(ctx.needs_input_grad) and plan.instance.order == "sequential":
+            edges = _edges(u, A)
+        ctx.set_materialize_grads(False)
+        ctx.how = variant, delta_softplus
+        ctx.save_for_backward(*tensors, edges)
+        if y.numel():
+            run(plan, tensors, y, last_state, edges)
         return y, last_state
+
+    @staticmethod
+    @once_differentiable
+    def backward(
+        ctx: Any, y_bar: torch.Tensor | None, last_bar: torch.Tensor | None
+    ) -> tuple[torch.Tensor | None, ...]:
+        *tensors, edges = ctx.saved_tensors
+        variant, delta_softplus = ctx.how
+        u, A = tensors[0], tensors[5]
+        with on_device(u.device):
+            if edges is None and u.numel():
+                # The order in time keeps no states: the sequential one makes them.
+                edges = _edges(u, A)
+                plan = plan_for(variant, "sequential", delta_softplus, tuple(tensors))
+                last_state = u.new_empty(*u.shape[:2], A.shape[1], dtype=torch.float32)
+                run(plan, tuple(tensors), torch.empty_like(u), last_state, edges)
+            named = dict(zip(_NAMES, tensors, strict=True))
+            gradients = backward(
+                variant,
+                _problem(named, u.device),
+                bool(delta_softplus),
+                named | {"edges": edges},
+                y_bar,
+                last_bar,
+                dict(zip(_NAMES, ctx.needs_input_grad[3:], strict=True)),
+            )
+        return None, None, None, *(gradients[name] for name in _NAMES)
+
+
+def _edges(u: torch.Tensor, A: torch.Tensor) -> torch.Tensor:
+    """Room for the states before each EDGE_STEPS steps."""
+    batch, channels, steps = u.shape
+    shape = batch, -(-steps // EDGE_STEPS), channels, A.shape[1]
+    return u.new_empty(shape, dtype=torch.float32)
 
 
 def plan_for(
@@ -121,7 +182,12 @@ def run(
     pointers = [pointer(x) for x in (*tensors, y, last_state, edges)]
     words[: len(pointers)] = pointers
     launch(
-        _function(plan.instance.expression, plan.instance.shared, plan.device.index),
+        function_with_shared(
+            SOURCE,
+            plan.instance.expression,
+            plan.instance.shared,
+            torch.cuda.current_device(),
+        ),
         plan.blocks,
         (plan.instance.threads,),
         (words.view(f"V{words.nbytes}"),),  # type: ignore[arg-type]
@@ -175,18 +241,6 @@ def _planned(
         blocks=blocks(problem, instance),
         words=np.array(words, dtype=np.int64),
     )
-
-
-@cache
-def _function(expression: str, shared: int, device: int) -> Any:
-    """The function, allowed its shared memory; `device` is the current one."""
-    from cupy_backends.cuda.api import driver
-
-    found = function(SOURCE, expression)
-    driver.funcSetAttribute(
-        found.ptr, driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared
-    )
-    return found
 
 
 def _strides(tensor: torch.Tensor | None, count: int) -> tuple[int, ...]:

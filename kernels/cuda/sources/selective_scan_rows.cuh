@@ -284,14 +284,17 @@ __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
     const int next_key_buffer = key_buffer == 2 ? 0 : key_buffer + 1;
     const unsigned shift = (buffer ^ 1) * ROWS * 16;
     const bool next_exists = next_step + lane_step < steps;
-    if (float* const to = edge_place(a, place.batch, own, first_step)) {
-#pragma unroll
-      for (int i = 0; i < 8; i++) {
-        if (exists && half * 8 + i < a.states) to[half * 8 + i] = h[i].value;
-      }
-    }
 #pragma unroll 1
     for (int sub_block = 0; sub_block < 4; sub_block++) {
+      const int sub_step = first_step + sub_block * SUB_BLOCK;
+      if (float* const to = edge_place(a, place.batch, own, sub_step)) {
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+          if (exists && sub_step < steps && half * 8 + i < a.states) {
+            to[half * 8 + i] = h[i].value;
+          }
+        }
+      }
       // Besides its steps each sub-block has a part of what the tile needs.
       if (sub_block == 0) {
         if (gated) z.copy<0, 4>(z_place, bytes, first_step + lane_step < steps);
