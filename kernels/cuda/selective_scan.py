@@ -20,8 +20,8 @@ from scancheck.kernels.cuda.launch import (
     on_device,
     pointer,
 )
+from scancheck.kernels.cuda import selective_scan_backward_instances
 from scancheck.kernels.cuda.selective_scan_backward import backward
-from scancheck.kernels.cuda.selective_scan_backward_instances import EDGE_STEPS
 from scancheck.kernels.cuda.selective_scan_instances import (
     BYTES,
     LARGEST_STATES,
@@ -40,9 +40,6 @@ _DTYPES = {name: dtype for dtype, name in CUDA_NAMES.items()}
 DTYPES = {_DTYPES[source]: name for name, source in STORAGE.items()}
 """Names of the storage formats by torch dtype."""
 
-LOG2_EDGE_STEPS = EDGE_STEPS.bit_length() - 1
-"""Of the steps between kept states; kernels of the order in time cannot keep them."""
-
 _NAMES = ("u", "delta", "z", "B", "C", "A", "D", "delta_bias", "initial_state")
 _Tensors = tuple[torch.Tensor | None, ...]
 
@@ -54,6 +51,8 @@ class Plan:
     instance: Instance
     device: torch.device
     blocks: int
+    problem: Problem
+    edge_steps: int  # between the states that the backward pass needs
     words: NDArray[np.int64]  # the kernel's arguments; pointers first, to be filled in
 
 
@@ -107,9 +106,9 @@ class _SelectiveScan(torch.autograd.Function):
             last_state = u.new_empty(*u.shape[:2], A.shape[1], dtype=torch.float32)
         edges = None
         if any(ctx.needs_input_grad) and plan.instance.order == "sequential":
-            edges = _edges(u, A)
+            edges = _edges(plan, u)
         ctx.set_materialize_grads(False)
-        ctx.how = variant, delta_softplus
+        ctx.how = variant, delta_softplus, plan
         ctx.save_for_backward(*tensors, edges)
         if y.numel():
             run(plan, tensors, y, last_state, edges)
@@ -121,19 +120,24 @@ class _SelectiveScan(torch.autograd.Function):
         ctx: Any, y_bar: torch.Tensor | None, last_bar: torch.Tensor | None
     ) -> tuple[torch.Tensor | None, ...]:
         *tensors, edges = ctx.saved_tensors
-        variant, delta_softplus = ctx.how
-        u, A = tensors[0], tensors[5]
+        variant, delta_softplus, plan = ctx.how
+        u = tensors[0]
         with on_device(u.device):
             if edges is None and u.numel():
                 # The order in time keeps no states: the sequential one makes them.
-                edges = _edges(u, A)
-                plan = plan_for(variant, "sequential", delta_softplus, tuple(tensors))
-                last_state = u.new_empty(*u.shape[:2], A.shape[1], dtype=torch.float32)
-                run(plan, tuple(tensors), torch.empty_like(u), last_state, edges)
+                edges = _edges(plan, u)
+                again = plan_for(variant, "sequential", delta_softplus, tuple(tensors))
+                run(
+                    again,
+                    tuple(tensors),
+                    torch.empty_like(u),
+                    edges[:, 0].clone(),
+                    edges,
+                )
             named = dict(zip(_NAMES, tensors, strict=True))
             gradients = backward(
                 variant,
-                _problem(named, u.device),
+                plan.problem,
                 bool(delta_softplus),
                 named | {"edges": edges},
                 y_bar,
@@ -143,10 +147,11 @@ class _SelectiveScan(torch.autograd.Function):
         return None, None, None, *(gradients[name] for name in _NAMES)
 
 
-def _edges(u: torch.Tensor, A: torch.Tensor) -> torch.Tensor:
-    """Room for the states before each EDGE_STEPS steps."""
-    batch, channels, steps = u.shape
-    shape = batch, -(-steps // EDGE_STEPS), channels, A.shape[1]
+def _edges(plan: Plan, u: torch.Tensor) -> torch.Tensor:
+    """Room for the states before each plan.edge_steps steps."""
+    problem = plan.problem
+    edges = -(-problem.steps // plan.edge_steps)
+    shape = problem.batch, edges, problem.channels, problem.states
     return u.new_empty(shape, dtype=torch.float32)
 
 
@@ -176,7 +181,7 @@ def run(
     """Launches the plan on the current device, which is the plan's.
 
     `edges` [B, ceil(L / E), D, N] in fp32 receives the state before each
-    E = 2**LOG2_EDGE_STEPS steps.
+    E = plan.edge_steps steps; not in the order of time.
     """
     words = plan.words.copy()
     pointers = [pointer(x) for x in (*tensors, y, last_state, edges)]
@@ -217,6 +222,10 @@ def _planned(
     u = tensors["u"]
     assert u is not None
     instance = chosen(problem, DTYPES[u.dtype], variant, order)
+    backward_instance = selective_scan_backward_instances.chosen(
+        problem, DTYPES[u.dtype], variant
+    )
+    edge_steps = backward_instance.edge_steps
     no_pointers = (0,) * (len(given) + 3)  # y, last_state and edges too
     words = (
         *no_pointers,
@@ -232,13 +241,15 @@ def _planned(
         *_key_strides(tensors["C"]),
         *_strides(tensors["A"], 1),
         *_strides(tensors["initial_state"], 2),
-        LOG2_EDGE_STEPS,
+        edge_steps.bit_length() - 1,
         int(delta_softplus),
     )
     return Plan(
         instance=instance,
         device=device,
         blocks=blocks(problem, instance),
+        problem=problem,
+        edge_steps=edge_steps,
         words=np.array(words, dtype=np.int64),
     )
 

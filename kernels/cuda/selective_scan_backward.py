@@ -1,7 +1,7 @@
 """The backward pass of selective_scan on a CUDA device.
 
-Of the forward pass it has the states before each EDGE_STEPS steps, N / EDGE_STEPS
-floats a channel and step, and makes the others again. Sums over channels, batch rows
+Of the forward pass it has the states before each E = 16 or 32 steps, N / E floats a
+channel and step, and makes the others again. Sums over channels, batch rows
 and steps have a fixed order, without atomics. Blocks leave the gradients of B and C as
 partial sums over their channels, and those of A, D and delta_bias as sums over the
 steps of their batch row: at most WORKSPACE bytes (64 MiB) at a time. Problems with more
@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from scancheck.kernels.cuda.compile import function, function_with_shared
-from scancheck.kernels.cuda.launch import CUDA_NAMES, launch, pointer
+from scancheck.kernels.cuda.launch import CUDA_NAMES, aligned, launch, pointer
 from scancheck.kernels.cuda.selective_scan_backward_instances import (
     ROWS_SUM,
     SOURCE,
@@ -44,16 +44,16 @@ def backward(
     """The gradient of each input in its dtype; None where it is not wanted.
 
     `tensors` are the checked inputs by name, and as "edges" the states before each
-    EDGE_STEPS steps, [B, ceil(L / EDGE_STEPS), D, N]; y_bar and last_bar are the
+    E steps, [B, ceil(L / E), D, N], E = chosen(...).edge_steps; y_bar and last_bar are the
     cotangents, None for zeros. Runs on the current device.
     """
     u = tensors["u"]
     assert u is not None
     if u.numel() == 0:
         return _without_steps(tensors, last_bar, wanted)
-    if y_bar is not None and y_bar.stride(-1) != 1:
+    if y_bar is not None and not _fits(y_bar, problem):
         # Autograd hands on expanded tensors, as of a sum.
-        y_bar = y_bar.contiguous()
+        y_bar = y_bar.clone(memory_format=torch.contiguous_format)
     if last_bar is not None:
         last_bar = last_bar.contiguous()
     dtype = _DTYPES[CUDA_NAMES[u.dtype]]
@@ -92,6 +92,12 @@ def backward(
             for name, sums in by_row.items():
                 _sum_rows(sums, bars[name], part)
     return {name: bar if wanted[name] else None for name, bar in bars.items()}
+
+
+def _fits(y_bar: Tensor, problem: Problem) -> bool:
+    if problem.aligned:
+        return aligned(16 // y_bar.element_size(), y_bar) and y_bar.stride(-1) == 1
+    return y_bar.stride(-1) == 1
 
 
 def _like(x: Tensor | None) -> Tensor | None:

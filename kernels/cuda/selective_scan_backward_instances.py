@@ -7,12 +7,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
-from scancheck.kernels.cuda.selective_scan_instances import STORAGE, Problem
+from scancheck.kernels.cuda.selective_scan_instances import (
+    BYTES,
+    ROWS_STATES,
+    STORAGE,
+    Problem,
+)
 
 SOURCE = "selective_scan_backward.cu"
 
 EDGE_STEPS = 32
-"""The forward pass keeps the states before each of so many steps."""
+"""Most steps between the states that the forward pass keeps."""
 
 FUNCTIONS = {
     "fast": "Fast",
@@ -21,6 +26,9 @@ FUNCTIONS = {
     "accurate": "Reproducible",
 }
 """Of each variant of the forward pass; the adjoint has no rests."""
+
+MANY_BLOCKS = 100
+"""Of twelve warps, one a multiprocessor; fewer are made of four."""
 
 ROWS_SUM = "selective_scan_backward_rows_sum"
 
@@ -36,6 +44,7 @@ class Instance:
     """One kernel and how it is launched."""
 
     expression: str  # name in the source
+    edge_steps: int  # between the states that it needs
     channels: int  # per block
     threads: int
     shared: int  # bytes of dynamic shared memory
@@ -52,10 +61,33 @@ class Slice:
 
 def chosen(problem: Problem, dtype: str, variant: str) -> Instance:
     """The instance for a call."""
+    in_group = problem.channels // problem.groups
+    constant = problem.constant_b or problem.constant_c
+    few = problem.states <= ROWS_STATES and not constant
+    if problem.aligned and few and in_group % 16 == 0:
+        blocks = problem.batch * problem.groups * -(-in_group // 192)
+        found = rows(dtype, variant, 12 if blocks >= MANY_BLOCKS else 4)
+        if found.shared <= problem.shared:
+            return found
     lanes = 2
     while 8 * lanes < problem.states:
         lanes *= 2
     return steps(dtype, variant, lanes, problem.constant_b, problem.constant_c)
+
+
+def rows(dtype: str, variant: str, warps: int) -> Instance:
+    """selective_scan_backward_rows: many channels, at most 16 states."""
+    tile = 64 // BYTES[dtype]
+    # Rows, states before each 4 steps, d and d u, the sums over channels.
+    warp = 4 * 16 * 80 + tile // 4 * 1024 + tile * 128 + 4 * 8 * 36
+    return Instance(
+        expression=f"selective_scan_backward_rows<{STORAGE[dtype]}, "
+        f"{FUNCTIONS[variant]}, {warps}, {1 if warps == 12 else 2}>",
+        edge_steps=tile,
+        channels=16 * warps,
+        threads=32 * warps,
+        shared=warps * warp + 2 * 4 * tile * 32,
+    )
 
 
 def steps(
@@ -71,6 +103,7 @@ def steps(
     return Instance(
         expression=f"selective_scan_backward_steps<{STORAGE[dtype]}, "
         f"{FUNCTIONS[variant]}, {lanes}, {flags}>",
+        edge_steps=EDGE_STEPS,
         channels=channels,
         threads=32 * warps,
         shared=16 * vectors + 4 * floats,
@@ -135,6 +168,8 @@ def instances() -> Iterator[str]:
     yield ROWS_SUM
     for dtype in STORAGE:
         yield key_sum(dtype)
+        for variant, warps in product(("fast", "reproducible", "tabulated"), (4, 12)):
+            yield rows(dtype, variant, warps).expression
         for variant, lanes in product(("fast", "reproducible", "tabulated"), range(5)):
             for flags in product((False, True), repeat=2):
                 yield steps(dtype, variant, 2 * 2**lanes, *flags).expression

@@ -4,17 +4,14 @@
 
 #include "selective_scan_recurrence.cuh"
 
-// States are kept before each of so many steps.
-constexpr int EDGE_STEPS = 32;
-// Of these the states and decays are in registers at a time.
+// Of so many steps the states and decays are in registers at a time.
 constexpr int BLOCK_STEPS = 4;
-constexpr int EDGE_BLOCKS = EDGE_STEPS / BLOCK_STEPS;
 
 struct BackwardArguments {
   // As in Arguments.
   const void *u, *delta, *z, *B, *C;
   const float *A, *D, *delta_bias;
-  const float* edges;      // [B, ceil(L / EDGE_STEPS), D, N], contiguous
+  const float* edges;      // [B, ceil(L / E), D, N], contiguous; E steps are a tile
   const void* y_bar;       // [B, D, L] in storage format, or null
   const float* after;      // [B, D, N], contiguous: of the state behind `end`, or null
   void *u_bar, *delta_bar, *z_bar;  // [B, D, L], contiguous; z_bar null without z
@@ -24,7 +21,7 @@ struct BackwardArguments {
   float *A_sums, *D_sums, *bias_sums, *B_sums, *C_sums;
   float* key_sums;  // [B, G, P, end - begin, 2 N]: of B, then of C, by block of a group
   long long batch, channels, steps, states, groups;
-  long long begin, end;  // the steps of this launch; begin a multiple of EDGE_STEPS
+  long long begin, end;  // the steps of this launch; begin a multiple of E
   long long u_batch, u_channel, delta_batch, delta_channel, z_batch, z_channel;
   long long y_bar_batch, y_bar_channel;
   long long B_batch, B_group, B_state, C_batch, C_group, C_state;

@@ -9,7 +9,7 @@
 //   q_t = w_t g_t                  w = exp(d A); carried in q
 //   l_t = q_t h_{t-1}              the cotangent of d A
 //
-//   dA += l d    dd = sum l A + u sum g B    du = d sum g B + D pbar
+//   dA += l d    dd = ln 2 sum l A log2(e) + u sum g B    du = d sum g B + D pbar
 //   dB = sum over channels g d u             dC = sum over channels pbar h
 #pragma once
 
@@ -17,6 +17,8 @@
 #include "storage.cuh"
 
 constexpr int BACKWARD_WARPS = 4;
+constexpr int EDGE_STEPS = 32;
+constexpr int EDGE_BLOCKS = EDGE_STEPS / BLOCK_STEPS;
 
 template <class Storage>
 __device__ __forceinline__ float element(const void* tensor, long long offset) {
@@ -67,13 +69,13 @@ __global__ void __launch_bounds__(32 * BACKWARD_WARPS)
   const bool goes_on = a.end < a.steps;
   const long long edges = (a.steps + EDGE_STEPS - 1) / EDGE_STEPS;
 
-  float matrix[8], constant_b[8], constant_c[8];
+  float scaled[8], constant_b[8], constant_c[8];
   float carried[8], A_bar[8], B_bar[8], C_bar[8];
 #pragma unroll
   for (int i = 0; i < 8; i++) {
     const int state = part * 8 + i;
     const bool there = exists && state < a.states;
-    matrix[i] = there ? a.A[own * a.A_channel + state] : 0.0f;
+    scaled[i] = there ? scaled_decay(a.A[own * a.A_channel + state]) : 0.0f;
     const bool arrives = there && a.after != nullptr;
     carried[i] = arrives ? a.after[own_states + state] : 0.0f;
     A_bar[i] = there && goes_on ? a.A_sums[own_states + state] : 0.0f;
@@ -175,7 +177,7 @@ __global__ void __launch_bounds__(32 * BACKWARD_WARPS)
         const float4 at = step_of(step);
 #pragma unroll
         for (int i = 0; i < 8; i++) {
-          const float w = Functions::exp2_product(at.x, scaled_decay(matrix[i]));
+          const float w = Functions::exp2_product(at.x, scaled[i]);
           h[i] = __fmaf_rn(w, h[i], __fmul_rn(at.y, key_b(step, i)));
         }
       }
@@ -196,7 +198,7 @@ __global__ void __launch_bounds__(32 * BACKWARD_WARPS)
 #pragma unroll
         for (int i = 0; i < 8; i++) {
           state_before[k][i] = h[i];
-          w[k][i] = Functions::exp2_product(at.x, scaled_decay(matrix[i]));
+          w[k][i] = Functions::exp2_product(at.x, scaled[i]);
           h[i] = __fmaf_rn(w[k][i], h[i], __fmul_rn(at.y, key_b(step, i)));
           const float C = key_c(step, i);
           output[k] = i ? __fmaf_rn(C, h[i], output[k]) : __fmul_rn(C, h[i]);
@@ -220,7 +222,7 @@ __global__ void __launch_bounds__(32 * BACKWARD_WARPS)
           carried[i] = __fmul_rn(w[k][i], g);
           const float log_bar = __fmul_rn(carried[i], state_before[k][i]);
           log_sum =
-              i ? __fmaf_rn(log_bar, matrix[i], log_sum) : __fmul_rn(log_bar, matrix[i]);
+              i ? __fmaf_rn(log_bar, scaled[i], log_sum) : __fmul_rn(log_bar, scaled[i]);
           A_bar[i] = __fmaf_rn(log_bar, at.x, A_bar[i]);
           if (CONSTANT_B) B_bar[i] = __fmaf_rn(g, at.y, B_bar[i]);
           if (CONSTANT_C) C_bar[i] = __fmaf_rn(at.z, state, C_bar[i]);
@@ -293,7 +295,7 @@ __global__ void __launch_bounds__(32 * BACKWARD_WARPS)
         if (a.z != nullptr) {
           const Gate z = gate_of(at, step);
           if (a.z_bar != nullptr) {
-            put<Storage>(a.z_bar, to, __fmul_rn(__fmul_rn(pbar, output), z.slope));
+            put<Storage>(a.z_bar, to, __fmul_rn(__fmul_rn(pbar, z.slope), output));
           }
           pbar = __fmul_rn(pbar, z.value);
         }
@@ -301,7 +303,8 @@ __global__ void __launch_bounds__(32 * BACKWARD_WARPS)
         if (a.D != nullptr) u_bar = __fmaf_rn(a.D[at], pbar, u_bar);
         put<Storage>(a.u_bar, to, u_bar);
         skipped = __fmul_rn(pbar, input);
-        delta_bar = __fmaf_rn(sums.x, input, sums.y);
+        delta_bar =
+            __fmaf_rn(sums.x, input, __fmul_rn(sums.y, scancheck::LN_2));
         if (curved) delta_bar = __fmul_rn(delta_bar, d.slope);
         put<Storage>(a.delta_bar, to, delta_bar);
       }
