@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch.autograd.function import once_differentiable
 
 from scancheck.errors import CaseInvalid
+from scancheck.kernels.cuda import selective_scan_backward_instances
 from scancheck.kernels.cuda.compile import function_with_shared
 from scancheck.kernels.cuda.launch import (
     CUDA_NAMES,
@@ -20,7 +21,6 @@ from scancheck.kernels.cuda.launch import (
     on_device,
     pointer,
 )
-from scancheck.kernels.cuda import selective_scan_backward_instances
 from scancheck.kernels.cuda.selective_scan_backward import backward
 from scancheck.kernels.cuda.selective_scan_instances import (
     BYTES,

@@ -43,9 +43,9 @@ def backward(
 ) -> dict[str, Tensor | None]:
     """The gradient of each input in its dtype; None where it is not wanted.
 
-    `tensors` are the checked inputs by name, and as "edges" the states before each
-    E steps, [B, ceil(L / E), D, N], E = chosen(...).edge_steps; y_bar and last_bar are the
-    cotangents, None for zeros. Runs on the current device.
+    `tensors` are the checked inputs by name, and as "edges" the states before each E
+    steps, [B, ceil(L / E), D, N], where E is the instance's edge_steps; y_bar and
+    last_bar are the cotangents, None for zeros. Runs on the current device.
     """
     u = tensors["u"]
     assert u is not None
