@@ -79,7 +79,7 @@ def rows(dtype: str, variant: str, warps: int) -> Instance:
     """selective_scan_backward_rows: many channels, at most 16 states."""
     tile = 64 // BYTES[dtype]
     # Rows, states before each 4 steps, d and d u, the sums over channels.
-    warp = 4 * 16 * 80 + tile // 4 * 1024 + tile * 128 + 4 * 8 * 36
+    warp = 4 * 16 * 64 + tile // 4 * 1024 + tile * 128 + 2 * 4 * 8 * 36
     return Instance(
         expression=f"selective_scan_backward_rows<{STORAGE[dtype]}, "
         f"{FUNCTIONS[variant]}, {warps}, {1 if warps == 12 else 2}>",

@@ -22,16 +22,22 @@ struct BackwardLayout {
   static constexpr int VECTOR = 16 / sizeof(Storage);  // steps in 16 bytes
   static constexpr int TILE = 4 * VECTOR;
   static constexpr int BLOCKS = TILE / BLOCK_STEPS;
-  static constexpr int ROW = 80;           // bytes, with a gap: no banks collide
-  static constexpr int ROWS = 16 * ROW;    // of one tensor
-  static constexpr int CROSSING = 8 * 36;  // floats
+  static constexpr int ROW = 64;               // bytes
+  static constexpr int ROWS = 16 * ROW;        // of one tensor
+  static constexpr int CROSSING = 8 * 36;      // floats, of one step
   // Bytes of a warp: rows, starts, meeting, crossing.
   static constexpr int STARTS = 4 * ROWS;
   static constexpr int MEETING = STARTS + BLOCKS * 1024;
   static constexpr int CROSS = MEETING + TILE * 128;
-  static constexpr int WARP = CROSS + 4 * CROSSING;
+  static constexpr int WARP = CROSS + 2 * 4 * CROSSING;
   static constexpr int KEYS = TILE * 32;  // floats
 };
+
+// Of the four vectors of a row the place is turned by the row, so that eight rows do not
+// meet in a bank.
+__device__ __forceinline__ int turned(int row, int vector) {
+  return vector ^ (row / 2 % 4);
+}
 
 enum { U_ROWS, DELTA_ROWS, Z_ROWS, Y_BAR_ROWS };
 
@@ -56,6 +62,12 @@ __device__ __forceinline__ float4 four_states(const float* row, int first, int s
                      first + 1 < states ? row[first + 1] : 0.0f,
                      first + 2 < states ? row[first + 2] : 0.0f,
                      first + 3 < states ? row[first + 3] : 0.0f);
+}
+
+// Has the value computed whether it is selected later or not, without a branch.
+__device__ __forceinline__ float always(float value) {
+  asm volatile("" : "+f"(value));
+  return value;
 }
 
 __device__ __forceinline__ void spread(const float4& from, float (&to)[4]) {
@@ -111,7 +123,7 @@ __global__ void __launch_bounds__(32 * WARPS, RESIDENT)
   }
 
   // A lane copies the vector lane % 4 of rows lane / 4 and lane / 4 + 8.
-  const int copied = lane / 4 * Layout::ROW + lane % 4 * 16;
+  const int copied = lane / 4 * Layout::ROW + turned(lane / 4, lane % 4) * 16;
   auto copy_rows = [&](const void* tensor, int rows, long long by_batch,
                        long long by_channel, long long first_step) {
     const long long step = first_step + lane % 4 * VECTOR;
@@ -128,8 +140,9 @@ __global__ void __launch_bounds__(32 * WARPS, RESIDENT)
   };
   auto element = [&](int rows, int c, int step) {
     return reinterpret_cast<Storage*>(own + rows * Layout::ROWS +
-                                      (pair + 8 * c) * Layout::ROW) +
-           step;
+                                      (pair + 8 * c) * Layout::ROW +
+                                      turned(pair, step / VECTOR) * 16) +
+           step % VECTOR;
   };
   auto read = [&](int rows, int c, int step) {
     Packed<Storage, 1> value;
@@ -164,6 +177,17 @@ __global__ void __launch_bounds__(32 * WARPS, RESIDENT)
     }
   };
 
+  float4 edge[2];
+  auto fetch_edge = [&](long long first_step) {
+    const long long edges = (a.steps + TILE - 1) / TILE;
+    const long long row = (place.batch * edges + first_step / TILE) * a.channels;
+#pragma unroll
+    for (int c = 0; c < 2; c++) {
+      edge[c] = four_states(a.edges + (row + first + pair + 8 * c) * states, part * 4,
+                            states);
+    }
+  };
+
   const int tiles = int((length + TILE - 1) / TILE);
   long long first_step = a.begin + (long long)(tiles - 1) * TILE;
   if (exists) {
@@ -171,6 +195,7 @@ __global__ void __launch_bounds__(32 * WARPS, RESIDENT)
     copy_rows(a.delta, DELTA_ROWS, a.delta_batch, a.delta_channel, first_step);
   }
   commit_copies();
+  fetch_edge(first_step);
   fetch_keys(first_step);
   store_keys(0);
   __syncthreads();
@@ -185,14 +210,8 @@ __global__ void __launch_bounds__(32 * WARPS, RESIDENT)
       copy_rows(a.y_bar, Y_BAR_ROWS, a.y_bar_batch, a.y_bar_channel, first_step);
       commit_copies();
       float h[2][4];
-#pragma unroll
-      for (int c = 0; c < 2; c++) {
-        const long long edges = (a.steps + TILE - 1) / TILE;
-        const long long row = (place.batch * edges + first_step / TILE) * a.channels;
-        spread(four_states(a.edges + (row + first + pair + 8 * c) * states, part * 4,
-                           states),
-               h[c]);
-      }
+      spread(edge[0], h[0]);
+      spread(edge[1], h[1]);
       await_copies<1>();
       __syncwarp();
 #pragma unroll 2
@@ -202,7 +221,8 @@ __global__ void __launch_bounds__(32 * WARPS, RESIDENT)
         for (int c = 0; c < 2; c++) {
           const int step = block * BLOCK_STEPS + part;
           const float x = __fadd_rn(read(DELTA_ROWS, c, step), bias[c]);
-          d[c] = curved ? Functions::softplus(x) : x;
+          const float softplus = always(Functions::softplus(x));
+          d[c] = curved ? softplus : x;
           written[c] = __fmul_rn(d[c], read(U_ROWS, c, step));
         }
         meeting[block * 32 + lane] = make_float4(d[0], written[0], d[1], written[1]);
@@ -240,13 +260,11 @@ __global__ void __launch_bounds__(32 * WARPS, RESIDENT)
         float pbar[2], gate_bar[2];
 #pragma unroll
         for (int c = 0; c < 2; c++) {
-          pbar[c] = read(Y_BAR_ROWS, c, own_step);
-          gate_bar[c] = 0.0f;
-          if (gated) {
-            const Gate z = gate<Functions>(read(Z_ROWS, c, own_step));
-            gate_bar[c] = __fmul_rn(pbar[c], z.slope);
-            pbar[c] = __fmul_rn(pbar[c], z.value);
-          }
+          const float y_bar = read(Y_BAR_ROWS, c, own_step);
+          const Gate z = gate<Functions>(read(Z_ROWS, c, own_step));
+          gate_bar[c] = always(__fmul_rn(y_bar, z.slope));
+          const float gated_bar = always(__fmul_rn(y_bar, z.value));
+          pbar[c] = gated ? gated_bar : y_bar;
         }
         float w[BLOCK_STEPS][2][4], before[BLOCK_STEPS + 1][2][4];
         float output[2][BLOCK_STEPS], written_bar[2][BLOCK_STEPS], log_sum[2][BLOCK_STEPS];
@@ -274,44 +292,56 @@ __global__ void __launch_bounds__(32 * WARPS, RESIDENT)
             output[c][k] = sum;
           }
         }
+        const float own_output[2] = {own_sum(output[0], part), own_sum(output[1], part)};
         float key_sums[BLOCK_STEPS];
 #pragma unroll
-        for (int k = BLOCK_STEPS - 1; k >= 0; k--) {
-          const int step = block * BLOCK_STEPS + k;
-          const float4 at = meeting[step * 8 + pair];
-          float B[4], C[4], B_bar[4], C_bar[4];
-          spread(*reinterpret_cast<const float4*>(own_keys + step * 32), B);
-          spread(*reinterpret_cast<const float4*>(own_keys + step * 32 + 16), C);
+        for (int two = BLOCK_STEPS - 2; two >= 0; two -= 2) {
 #pragma unroll
-          for (int c = 0; c < 2; c++) {
-            const float d = c ? at.z : at.x, written = c ? at.w : at.y;
-            const float p = __shfl_sync(0xffffffffu, pbar[c], k * 8 + pair);
+          for (int k = two + 1; k >= two; k--) {
+            const int step = block * BLOCK_STEPS + k;
+            const float4 at = meeting[step * 8 + pair];
+            float B[4], C[4];
+            float B_bar[4], C_bar[4];
+            spread(*reinterpret_cast<const float4*>(own_keys + step * 32), B);
+            spread(*reinterpret_cast<const float4*>(own_keys + step * 32 + 16), C);
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
-              const float g = __fmaf_rn(p, C[i], carried[c][i]);
-              float& of_written = written_bar[c][k];
-              of_written = i ? __fmaf_rn(g, B[i], of_written) : __fmul_rn(g, B[i]);
-              carried[c][i] = __fmul_rn(w[k][c][i], g);
-              const float log_bar = __fmul_rn(carried[c][i], before[k][c][i]);
-              float& of_log = log_sum[c][k];
-              of_log = i ? __fmaf_rn(log_bar, scaled[c][i], of_log)
-                         : __fmul_rn(log_bar, scaled[c][i]);
-              A_bar[c][i] = __fmaf_rn(log_bar, d, A_bar[c][i]);
-              const float state = before[k + 1][c][i];
-              B_bar[i] = c ? __fmaf_rn(g, written, B_bar[i]) : __fmul_rn(g, written);
-              C_bar[i] = c ? __fmaf_rn(p, state, C_bar[i]) : __fmul_rn(p, state);
+            for (int c = 0; c < 2; c++) {
+              const float d = c ? at.z : at.x, written = c ? at.w : at.y;
+              const float p = __shfl_sync(0xffffffffu, pbar[c], k * 8 + pair);
+#pragma unroll
+              for (int i = 0; i < 4; i++) {
+                const float g = __fmaf_rn(p, C[i], carried[c][i]);
+                float& of_written = written_bar[c][k];
+                of_written = i ? __fmaf_rn(g, B[i], of_written) : __fmul_rn(g, B[i]);
+                carried[c][i] = __fmul_rn(w[k][c][i], g);
+                const float log_bar = __fmul_rn(carried[c][i], before[k][c][i]);
+                float& of_log = log_sum[c][k];
+                of_log = i ? __fmaf_rn(log_bar, scaled[c][i], of_log)
+                           : __fmul_rn(log_bar, scaled[c][i]);
+                A_bar[c][i] = __fmaf_rn(log_bar, d, A_bar[c][i]);
+                const float state = before[k + 1][c][i];
+                B_bar[i] = c ? __fmaf_rn(g, written, B_bar[i]) : __fmul_rn(g, written);
+                C_bar[i] = c ? __fmaf_rn(p, state, C_bar[i]) : __fmul_rn(p, state);
+              }
             }
+            float* const to =
+                crossing + (k - two) * Layout::CROSSING + pair * 36 + part * 4;
+            reinterpret_cast<float4*>(to)[0] =
+                make_float4(B_bar[0], B_bar[1], B_bar[2], B_bar[3]);
+            reinterpret_cast<float4*>(to)[4] =
+                make_float4(C_bar[0], C_bar[1], C_bar[2], C_bar[3]);
           }
-          float4* const to = reinterpret_cast<float4*>(crossing + pair * 36 + part * 4);
-          to[0] = make_float4(B_bar[0], B_bar[1], B_bar[2], B_bar[3]);
-          to[4] = make_float4(C_bar[0], C_bar[1], C_bar[2], C_bar[3]);
           __syncwarp();
-          float sum = crossing[lane];
 #pragma unroll
-          for (int other = 1; other < 8; other++) {
-            sum = __fadd_rn(sum, crossing[other * 36 + lane]);
+          for (int k = two; k < two + 2; k++) {
+            const float* const from = crossing + (k - two) * Layout::CROSSING + lane;
+            float sum = from[0];
+#pragma unroll
+            for (int other = 1; other < 8; other++) {
+              sum = __fadd_rn(sum, from[other * 36]);
+            }
+            key_sums[k] = sum;
           }
-          key_sums[k] = sum;
           __syncwarp();
         }
 #pragma unroll
@@ -322,19 +352,18 @@ __global__ void __launch_bounds__(32 * WARPS, RESIDENT)
         for (int c = 0; c < 2; c++) {
           const float of_written = own_sum(written_bar[c], part);
           const float of_log = own_sum(log_sum[c], part);
-          float p = own_sum(output[c], part);
           const float u = read(U_ROWS, c, own_step);
           const float4 meets = meeting[own_step * 8 + pair];
           const float x = __fadd_rn(read(DELTA_ROWS, c, own_step), bias[c]);
-          if (gated) {
-            p = __fmaf_rn(skip[c], u, p);
-            write(Z_ROWS, c, own_step, __fmul_rn(gate_bar[c], p));
-          }
+          const float y = __fmaf_rn(skip[c], u, own_output[c]);
+          write(Z_ROWS, c, own_step, __fmul_rn(gate_bar[c], y));
           const float u_bar = __fmul_rn(of_written, c ? meets.z : meets.x);
           write(U_ROWS, c, own_step, __fmaf_rn(skip[c], pbar[c], u_bar));
           D_bar[c] = __fmaf_rn(pbar[c], u, D_bar[c]);
           float delta_bar = __fmaf_rn(of_written, u, __fmul_rn(of_log, scancheck::LN_2));
-          if (curved) delta_bar = __fmul_rn(delta_bar, logistic<Functions>(x).of_x);
+          const float curved_bar =
+              always(__fmul_rn(delta_bar, logistic<Functions>(x).of_x));
+          delta_bar = curved ? curved_bar : delta_bar;
           write(DELTA_ROWS, c, own_step, delta_bar);
           bias_bar[c] = __fadd_rn(bias_bar[c], delta_bar);
         }
@@ -361,6 +390,7 @@ __global__ void __launch_bounds__(32 * WARPS, RESIDENT)
       if (tile > 0) {
         copy_rows(a.u, U_ROWS, a.u_batch, a.u_channel, first_step - TILE);
         copy_rows(a.delta, DELTA_ROWS, a.delta_batch, a.delta_channel, first_step - TILE);
+        fetch_edge(first_step - TILE);
       }
       commit_copies();
     }
@@ -373,9 +403,11 @@ __global__ void __launch_bounds__(32 * WARPS, RESIDENT)
                                step / BLOCK_STEPS * 1024 +
                                (step % BLOCK_STEPS * 32 + key) * 4;
       float sum = *reinterpret_cast<const float*>(from);
-      for (int other = 1; other < warps; other++) {
-        sum = __fadd_rn(sum,
-                        *reinterpret_cast<const float*>(from + other * Layout::WARP));
+#pragma unroll
+      for (int other = 1; other < WARPS; other++) {
+        const float next =
+            always(*reinterpret_cast<const float*>(from + other * Layout::WARP));
+        sum = other < warps ? __fadd_rn(sum, next) : sum;
       }
       const long long in_group = a.channels / a.groups;
       const long long per_group = (in_group + WARPS * 16 - 1) / (WARPS * 16);
