@@ -1,5 +1,6 @@
 # make report   precision report of the built-in kernels on the CPU
 # make test     the whole test suite
+# make cubins   every CUDA source compiled for sm_80, sm_90, sm_100; needs no device
 # make lint     ruff and mypy
 # make evidence what reports holds: campaign, fuzzing, strangers, power of the rules, benchmarks
 # Each makes its own .venv first, and installs again only when pyproject.toml or
@@ -14,7 +15,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help report test lint evidence clean
+.PHONY: help report test cubins lint evidence clean
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -25,7 +26,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	    echo "Name another interpreter: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; \
 	    exit 1; }
 	test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[dev,flint,mambapy]'
+	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[cuda,dev,flint,mambapy]'
 	@touch $@
 
 report: $(INSTALLED)
@@ -33,6 +34,9 @@ report: $(INSTALLED)
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest -n $(WORKERS)
+
+cubins: $(INSTALLED)
+	$(BIN)/python -m scancheck.kernels.cuda.cubins
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

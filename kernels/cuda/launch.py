@@ -6,6 +6,7 @@ current stream of the tensors' device: no copy, no synchronisation.
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -38,10 +39,15 @@ def launch(
         raise CaseInvalid(
             f"the problem takes {blocks} blocks; a CUDA grid has at most {LARGEST_GRID}"
         )
-    import cupy
-
-    stream = cupy.cuda.ExternalStream(torch.cuda.current_stream().cuda_stream)
+    stream = _Stream(ptr=torch.cuda.current_stream().cuda_stream)
     function((blocks,), threads, tuple(arguments), shared_mem=shared, stream=stream)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stream:
+    """What CuPy reads of a stream that a function is launched on."""
+
+    ptr: int
 
 
 def on_device(device: torch.device) -> AbstractContextManager[Any]:

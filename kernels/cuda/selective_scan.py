@@ -186,11 +186,14 @@ def run(
     words = plan.words.copy()
     pointers = [pointer(x) for x in (*tensors, y, last_state, edges)]
     words[: len(pointers)] = pointers
+    instance = plan.instance
+    expression = instance.expression if edges is None else instance.with_edges
+    assert expression is not None
     launch(
         function_with_shared(
             SOURCE,
-            plan.instance.expression,
-            plan.instance.shared,
+            expression,
+            instance.shared,
             torch.cuda.current_device(),
         ),
         plan.blocks,
@@ -218,7 +221,7 @@ def _planned(
 ) -> Plan:
     tensors = dict(zip(_NAMES, given, strict=True))
     device = check_device(OP, tensors)
-    problem = _problem(tensors, device)
+    problem = problem_of(tensors, _shared_memory(device))
     u = tensors["u"]
     assert u is not None
     instance = chosen(problem, DTYPES[u.dtype], variant, order)
@@ -285,8 +288,11 @@ def _initial(
     return u.new_zeros(*u.shape[:2], A.shape[1], dtype=torch.float32)
 
 
-def _problem(tensors: dict[str, torch.Tensor | None], device: torch.device) -> Problem:
-    """The problem's sizes; raises CaseInvalid for shapes and dtypes that do not fit."""
+def problem_of(tensors: dict[str, torch.Tensor | None], shared: int) -> Problem:
+    """The problem of these tensors on a device with so much shared memory per block.
+
+    Raises CaseInvalid for shapes and dtypes that do not fit.
+    """
     u, delta, A, B, C = (tensors[name] for name in ("u", "delta", "A", "B", "C"))
     assert u is not None and delta is not None
     assert A is not None and B is not None and C is not None
@@ -340,7 +346,7 @@ def _problem(tensors: dict[str, torch.Tensor | None], device: torch.device) -> P
         constant_b=B.ndim == 2,
         constant_c=C.ndim == 2,
         aligned=aligned(vector, u, delta, tensors["z"], *keys_in_storage),
-        shared=_shared_memory(device),
+        shared=shared,
     )
 
 

@@ -56,6 +56,7 @@ class Instance:
 
     order: str
     expression: str  # name in the source
+    with_edges: str | None  # that of the kernel which keeps states, where there is one
     channels: int  # per block
     threads: int
     shared: int  # bytes of dynamic shared memory
@@ -78,25 +79,30 @@ def chosen(
         if order in (None, instance.order):
             return instance
     raise CaseInvalid(
-        f"selective_scan: the order {order} is for B and C that vary in time, rows of "
-        "whole 16-byte vectors and any but the accurate variant; expected such tensors"
+        f"selective_scan: the order {order} is for B and C that vary in time and any "
+        f"but the accurate variant; got {variant}, or B or C of shape [D, N]"
     )
 
 
 def candidates(problem: Problem, dtype: str, variant: str) -> list[Instance]:
     """Every instance that can take the problem, the preferred one first."""
-    constant = problem.constant_b or problem.constant_c
     lanes = _lanes(problem.states)
     found = [steps(dtype, variant, lanes, problem.constant_b, problem.constant_c)]
-    if problem.aligned and not constant:
+    if not (problem.constant_b or problem.constant_c):
         if problem.states <= ROWS_STATES:
-            warps = _rows_warps(problem)
-            found[:0] = [rows(dtype, variant, warps), rows(dtype, variant, 16 - warps)]
+            found[:0] = _rows(problem, dtype, variant)
         if variant != "accurate":
             many = problem.batch * problem.channels >= MANY_CHANNELS
             place = len(found) - 1 if many else 0
-            found.insert(place, time(dtype, variant, problem.states))
+            found.insert(place, time(dtype, variant, problem.states, problem.aligned))
     return [instance for instance in found if instance.shared <= problem.shared]
+
+
+def _rows(problem: Problem, dtype: str, variant: str) -> list[Instance]:
+    if not problem.aligned:
+        return [rows(dtype, variant, 4, False)]
+    warps = _rows_warps(problem)
+    return [rows(dtype, variant, n, True) for n in (warps, 16 - warps)]
 
 
 def _rows_warps(problem: Problem) -> int:
@@ -114,29 +120,34 @@ def _lanes(states: int) -> int:
     return lanes
 
 
-def rows(dtype: str, variant: str, warps: int) -> Instance:
+def rows(dtype: str, variant: str, warps: int, aligned: bool) -> Instance:
     """selective_scan_rows: many channels, at most 16 states."""
     vector = 16 // BYTES[dtype]
     channels = 16 * warps
     # u and delta twice, z once; B and C as floats three times; d, d u of a sub-block.
     floats = 3 * 8 * vector * 32 + channels * (4 * vector + 4)
+    name = (
+        f"selective_scan_rows<{STORAGE[dtype]}, {VARIANTS[variant]}, "
+        f"{warps}, {1 if warps == 12 else 3}, {_flag(aligned)}, "
+    )
     return Instance(
         order="sequential",
-        expression=f"selective_scan_rows<{STORAGE[dtype]}, {VARIANTS[variant]}, "
-        f"{warps}, {1 if warps == 12 else 3}>",
+        expression=f"{name}false>",
+        with_edges=f"{name}true>",
         channels=channels,
         threads=32 * warps,
         shared=channels * 5 * 128 + 4 * floats,
     )
 
 
-def time(dtype: str, variant: str, states: int) -> Instance:
+def time(dtype: str, variant: str, states: int, aligned: bool) -> Instance:
     """selective_scan_time: few channels."""
     padded = -(-states // 16) * 16
     return Instance(
         order="time",
         expression=f"selective_scan_time<{STORAGE[dtype]}, {VARIANTS[variant]}, 12, "
-        f"{4 if BYTES[dtype] == 2 else 2}>",
+        f"{_flag(aligned)}, {_flag(states > 16)}>",
+        with_edges=None,
         channels=12,
         threads=384,
         # B and C three times; u, delta and z twice; ends, A and the state.
@@ -149,24 +160,36 @@ def steps(
 ) -> Instance:
     """selective_scan_steps: any shape and layout."""
     channels = 4 * 32 // lanes
-    flags = ", ".join("true" if flag else "false" for flag in (constant_b, constant_c))
+    flags = f"{_flag(constant_b)}, {_flag(constant_c)}"
+    name = (
+        f"selective_scan_steps<{STORAGE[dtype]}, {VARIANTS[variant]}, {lanes}, {flags}>"
+    )
     return Instance(
         order="sequential",
-        expression=f"selective_scan_steps<{STORAGE[dtype]}, {VARIANTS[variant]}, "
-        f"{lanes}, {flags}>",
+        expression=name,
+        with_edges=name,
         channels=channels,
         threads=128,
         shared=4 * 32 * (16 * lanes + 4) + channels * 33 * 8,
     )
 
 
+def _flag(value: bool) -> str:
+    return "true" if value else "false"
+
+
 def instances() -> Iterator[str]:
     """Every instance that a call can take."""
     for dtype, variant in product(STORAGE, VARIANTS):
-        for warps in (4, 12):
-            yield rows(dtype, variant, warps).expression
+        found = [rows(dtype, variant, warps, True) for warps in (4, 12)]
+        found.append(rows(dtype, variant, 4, False))
         if variant != "accurate":
-            yield time(dtype, variant, 16).expression
+            for states, aligned in product((16, 17), (True, False)):
+                found.append(time(dtype, variant, states, aligned))
         for lanes in (2, 4, 8, 16, 32):
             for constant_b, constant_c in product((False, True), repeat=2):
-                yield steps(dtype, variant, lanes, constant_b, constant_c).expression
+                found.append(steps(dtype, variant, lanes, constant_b, constant_c))
+        for instance in found:
+            yield instance.expression
+            if instance.with_edges not in (None, instance.expression):
+                yield instance.with_edges

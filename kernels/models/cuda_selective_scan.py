@@ -5,13 +5,15 @@ In fp32 with fused multiply-adds, whatever the storage; A log2 e is rounded firs
     sequential  one step after another. 8 states are a part, padded with zeros; of each
                 part C . h is summed in order, then neighbouring parts, neighbouring
                 pairs, and so on.
-    time        tiles of 32 vectors of 16 bytes of steps. Of each vector the map over its
-                steps; of four vectors theirs combined one after another; of these eight
-                Hillis and Steele's scan (Commun. ACM 29, 1986); from it the state before
-                each vector, and then its steps again. C . h in the order of the states.
+    time        tiles of 32 vectors of 16 bytes of steps. Of each vector the map over
+                its steps; of four vectors theirs combined one after another; of these
+                eight Hillis and Steele's scan (Commun. ACM 29, 1986); from it the state
+                before each vector, and then its steps again. C . h in the order of the
+                states.
 
 Of the sequential order there is an accurate recurrence too; see
-kernels/cuda/sources/selective_scan_recurrence.cuh.
+kernels/cuda/sources/selective_scan_recurrence.cuh. Exponentials are the own ones, or
+the hardware's by its table (cuda_ex2).
 """
 
 from typing import Any
@@ -20,13 +22,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from scancheck.kernels.models.cuda_functions import (
-    EXP2,
-    exp2_product,
-    fma,
-    silu,
-    softplus,
-)
+from scancheck.kernels.models import cuda_ex2, cuda_functions
+from scancheck.kernels.models.cuda_functions import EXP2, fma
 from scancheck.kernels.models.jit import jit
 
 FloatArray = NDArray[np.float32]
@@ -45,11 +42,35 @@ _LARGEST = np.float32(np.finfo(np.float32).max)
 _A0, _A1, _A2, _A3, _A4, _A5 = (np.float32(c) for c in EXP2)
 
 
-@jit(inline="always")
-def _advanced(d: Any, scaled: Any, drive: Any, h: Any, rest: Any, accurate: Any) -> Any:
+@jit()
+def _decay(d: Any, scaled: Any, table: Any) -> Any:
+    """2**(d scaled), by the hardware's table where there is one."""
+    if table is None:
+        return cuda_functions.exp2_product(d, scaled)
+    return cuda_ex2.exp2_product(d, scaled, table)
+
+
+@jit()
+def _softplus(x: Any, table: Any) -> Any:
+    if table is None:
+        return cuda_functions.softplus(x)
+    return cuda_ex2.softplus(x, table)
+
+
+@jit()
+def _silu(x: Any, table: Any) -> Any:
+    if table is None:
+        return cuda_functions.silu(x)
+    return cuda_ex2.silu(x, table)
+
+
+@jit()
+def _advanced(
+    d: Any, scaled: Any, drive: Any, h: Any, rest: Any, accurate: Any, table: Any
+) -> Any:
     """h and its rest after one step."""
     if not accurate:
-        return fma(exp2_product(d, scaled), h, drive), _ZERO
+        return fma(_decay(d, scaled, table), h, drive), _ZERO
     n = fma(d, scaled, _SHIFT) - _SHIFT
     if n == _ZERO:
         f = fma(d, scaled, -n)
@@ -61,7 +82,7 @@ def _advanced(d: Any, scaled: Any, drive: Any, h: Any, rest: Any, accurate: Any)
         factor = fma(f, p, _ZERO)
         kept, kept_rest = h, rest
     else:
-        factor = exp2_product(d, scaled)
+        factor = _decay(d, scaled, table)
         kept, kept_rest = _ZERO, _ZERO
     increment = fma(factor, h, drive) + fma(factor, rest, kept_rest)
     total = kept + increment
@@ -70,12 +91,12 @@ def _advanced(d: Any, scaled: Any, drive: Any, h: Any, rest: Any, accurate: Any)
 
 @jit()
 def _step_sizes(
-    delta: Any, u: Any, bias: Any, curved: Any, d: Any, written: Any
+    delta: Any, u: Any, bias: Any, curved: Any, table: Any, d: Any, written: Any
 ) -> Any:
     """d and d u of every step, into `d` and `written`."""
     for t in range(delta.size):
         x = delta[t] + bias
-        d[t] = softplus(x) if curved else x
+        d[t] = _softplus(x, table) if curved else x
         written[t] = d[t] * u[t]
 
 
@@ -100,6 +121,7 @@ def sequential(
     bias: Any,
     h: Any,
     curved: Any,
+    table: Any,
     accurate: Any,
     y: Any,
 ) -> Any:
@@ -113,7 +135,7 @@ def sequential(
     d, written = np.empty_like(u[0]), np.empty_like(u[0])
     sums = np.empty(parts, np.float32)
     for row in range(u.shape[0]):
-        _step_sizes(delta[row], u[row], bias[row], curved, d, written)
+        _step_sizes(delta[row], u[row], bias[row], curved, table, d, written)
         b, c = keys[0][rows[row]], keys[1][rows[row]]
         rest = np.zeros(states, np.float32)
         for t in range(d.size):
@@ -129,6 +151,7 @@ def sequential(
                         h[row, n],
                         rest[n],
                         accurate,
+                        table,
                     )
                     value = h[row, n]
                     if n % PART:
@@ -149,6 +172,7 @@ def time(
     bias: Any,
     h: Any,
     curved: Any,
+    table: Any,
     vector: Any,
     y: Any,
 ) -> Any:
@@ -169,7 +193,15 @@ def time(
     group_decays = np.empty(GROUPS, np.float32)
     group_totals = np.empty(GROUPS, np.float32)
     for row in range(u.shape[0]):
-        _step_sizes(delta[row], u[row], bias[row], curved, d[:length], written[:length])
+        _step_sizes(
+            delta[row],
+            u[row],
+            bias[row],
+            curved,
+            table,
+            d[:length],
+            written[:length],
+        )
         b, c = keys[0][rows[row]], keys[1][rows[row]]
         for first in range(0, length, tile):
             for lane in range(LANES):
@@ -184,19 +216,19 @@ def time(
                 for lane in range(LANES):
                     for k in range(lane * vector, lane * vector + vector):
                         t = first + k
-                        decays[k] = exp2_product(d[t], scale)
+                        decays[k] = _decay(d[t], scale, table)
                         drives[k] = written[t] * (b[t, n] if t < length else _ZERO)
                         if k % vector:
                             ends[lane] = fma(decays[k], ends[lane], drives[k])
                         else:
                             ends[lane] = drives[k]
-                    lane_decays[lane] = exp2_product(totals[lane], scale)
+                    lane_decays[lane] = _decay(totals[lane], scale, table)
                 for group in range(GROUPS):
                     end = ends[group * GROUP]
                     for lane in range(group * GROUP + 1, (group + 1) * GROUP):
                         end = fma(lane_decays[lane], end, ends[lane])
                     group_ends[group] = end
-                    group_decays[group] = exp2_product(group_totals[group], scale)
+                    group_decays[group] = _decay(group_totals[group], scale, table)
                 group_ends[0] = fma(group_decays[0], h[row, n], group_ends[0])
                 distance = 1
                 while distance < GROUPS:
@@ -223,7 +255,7 @@ def time(
 
 
 @jit()
-def _gated(y: Any, u: Any, skip: Any, z: Any) -> Any:
+def _gated(y: Any, u: Any, skip: Any, z: Any, table: Any) -> Any:
     """(y + D u) silu(z), in place; None for what there is not."""
     for row in range(y.shape[0]):
         for t in range(y.shape[1]):
@@ -231,13 +263,13 @@ def _gated(y: Any, u: Any, skip: Any, z: Any) -> Any:
             if skip is not None:
                 value = fma(skip[row], u[row, t], value)
             if z is not None:
-                value = value * silu(z[row, t])
+                value = value * _silu(z[row, t], table)
             y[row, t] = value
 
 
 def selective_scan(
     order: str,
-    accurate: bool,
+    variant: str,
     u: torch.Tensor,
     delta: torch.Tensor,
     A: torch.Tensor,
@@ -251,8 +283,8 @@ def selective_scan(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """y [B, D, L] in the dtype of u and the last state [B, D, N] in fp32.
 
-    `order` is sequential or time; the latter has no accurate recurrence, and B and C
-    that vary in time.
+    `order` is sequential or time, `variant` reproducible, tabulated or, of the
+    sequential order, accurate. In time B and C vary in time.
     """
     batch, channels, length = u.shape
     states = A.shape[1]
@@ -268,6 +300,7 @@ def selective_scan(
         h[:, :states] = _fp32(initial_state).reshape(-1, states)
     bias = _by_row(delta_bias, batch)
     y = np.empty((batch * channels, length), np.float32)
+    table = cuda_ex2.table() if variant == "tabulated" else None
     keys, rows = _keys(B, C, batch, channels, width)
     shared = (
         _rows(u),
@@ -278,12 +311,13 @@ def selective_scan(
         np.zeros(batch * channels, np.float32) if bias is None else bias,
         h,
         delta_softplus,
+        table,
     )
     if order == "sequential":
-        sequential(*shared, accurate, y)
+        sequential(*shared, variant == "accurate", y)
     else:
         time(*shared, 16 // u.element_size(), y)
-    _gated(y, _rows(u), _by_row(D, batch), None if z is None else _rows(z))
+    _gated(y, _rows(u), _by_row(D, batch), None if z is None else _rows(z), table)
     # As on the device, no last state is -0.
     last = torch.from_numpy(h[:, :states] + _ZERO)
     return (

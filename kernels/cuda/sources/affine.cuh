@@ -9,9 +9,16 @@
 // full   the errors of product and addition are kept, and that of the decay (compensated
 //        Horner scheme: Graillat, Langlois and Louvet, Japan J. Indust. Appl. Math. 26,
 //        2009)
+// log    as plain, but a map holds the logarithm of its decay: decays are combined by
+//        adding, so that a product of decays that leaves the range does no harm
 #pragma once
 
-enum Compensation { PLAIN, KAHAN, FULL };
+#include "functions.cuh"
+
+enum Variant { PLAIN, KAHAN, FULL, LOG };
+
+template <Variant VARIANT>
+constexpr bool HAS_RESTS = VARIANT == KAHAN || VARIANT == FULL;
 
 struct Affine {
   float decay, drive, decay_rest, drive_rest;
@@ -33,45 +40,51 @@ __device__ __forceinline__ Sum two_sum(float x, float y) {
   return {total, __fadd_rn(__fsub_rn(x, x_seen), __fsub_rn(y, y_seen))};
 }
 
-// decay x + drive with the rest of x, for a map whose rests are there or not.
-template <Compensation COMP, bool DECAY_REST, bool DRIVE_REST>
+// decay x + drive with the rest of x, for a map whose rests count or not.
+template <Variant VARIANT, bool RESTS>
 __device__ __forceinline__ State applied(const Affine& map, State x) {
-  if constexpr (COMP == PLAIN) {
+  if constexpr (VARIANT == PLAIN) {
     return {__fmaf_rn(map.decay, x.value, map.drive), 0.0f};
+  } else if constexpr (VARIANT == LOG) {
+    const float decay = scancheck::Reproducible::exp(map.decay);
+    return {__fmaf_rn(decay, x.value, map.drive), 0.0f};
   } else {
     const float product = __fmul_rn(map.decay, x.value);
     const Sum sum = two_sum(product, map.drive);
     float error = sum.error;
-    if constexpr (COMP == FULL) {
+    if constexpr (VARIANT == FULL) {
       error = __fadd_rn(__fmaf_rn(map.decay, x.value, -product), error);
     }
     float rest = __fmaf_rn(map.decay, x.rest, error);
-    if constexpr (COMP == FULL && DECAY_REST) {
+    if constexpr (VARIANT == FULL && RESTS) {
       rest = __fmaf_rn(map.decay_rest, x.value, rest);
     }
-    if constexpr (DRIVE_REST) rest = __fadd_rn(rest, map.drive_rest);
+    if constexpr (RESTS) rest = __fadd_rn(rest, map.drive_rest);
     return {sum.value, rest};
   }
 }
 
-// The map `left`, then `right`, whose rests are there or not.
-template <Compensation COMP, bool DECAY_REST, bool DRIVE_REST>
+// The map `left`, then `right`, whose rests count or not.
+template <Variant VARIANT, bool RESTS>
 __device__ __forceinline__ Affine combined(const Affine& left, const Affine& right) {
-  const State drive = applied<COMP, DECAY_REST, DRIVE_REST>(
+  const State drive = applied<VARIANT, RESTS>(
       right, State{left.drive, left.drive_rest});
+  if constexpr (VARIANT == LOG) {
+    return {__fadd_rn(right.decay, left.decay), drive.value, 0.0f, 0.0f};
+  }
   const float decay = __fmul_rn(right.decay, left.decay);
   float rest = 0.0f;
-  if constexpr (COMP == FULL) {
+  if constexpr (VARIANT == FULL) {
     rest = __fmaf_rn(right.decay, left.decay, -decay);
     rest = __fmaf_rn(right.decay, left.decay_rest, rest);
-    if constexpr (DECAY_REST) rest = __fmaf_rn(right.decay_rest, left.decay, rest);
+    if constexpr (RESTS) rest = __fmaf_rn(right.decay_rest, left.decay, rest);
   }
   return {decay, drive.value, rest, drive.rest};
 }
 
 // The state as one float; an infinity stays whatever its rest is.
-template <Compensation COMP>
+template <Variant VARIANT>
 __device__ __forceinline__ float rounded(State x) {
-  if constexpr (COMP == PLAIN) return x.value;
+  if constexpr (!HAS_RESTS<VARIANT>) return x.value;
   return isfinite(x.value) ? __fadd_rn(x.value, x.rest) : x.value;
 }

@@ -14,7 +14,7 @@
 // a (or what Decay makes it from), b: [B, T, D], their strides in elements, the last
 // one 1; initial [B, D] or null; h [B, T, D] and final [B, D] without gaps; edges
 // [chunks, B, D, WORDS] or null: the state before each chunk and its rest.
-template <typename T, typename Decay, Compensation COMP, int COUNT, int LANES, int ROWS,
+template <typename T, typename Decay, Variant VARIANT, int COUNT, int LANES, int ROWS,
           int STEPS, int BLOCKS>
 __global__ void __launch_bounds__(LANES* ROWS, BLOCKS)
     single_pass(const T* __restrict__ a, const T* __restrict__ b,
@@ -25,8 +25,8 @@ __global__ void __launch_bounds__(LANES* ROWS, BLOCKS)
                 long long b_time) {
   constexpr int WIDTH = LANES * COUNT;
   constexpr int CHUNK = ROWS * STEPS;
-  constexpr int WORDS = Carry<COMP>::WORDS;
-  __shared__ RowMaps<COMP, ROWS, WIDTH> maps;
+  constexpr int WORDS = Carry<VARIANT>::WORDS;
+  __shared__ RowMaps<VARIANT, ROWS, WIDTH> maps;
   __shared__ State starts[WIDTH];
   __shared__ Turn turn;
 
@@ -71,9 +71,9 @@ __global__ void __launch_bounds__(LANES* ROWS, BLOCKS)
   for (int s = 0; s < STEPS; s++) {
 #pragma unroll
     for (int i = 0; i < COUNT; i++) {
-      const Affine step = Decay::step(decays[s].at(i), drives[s].at(i));
+      const Affine step = step_map<Decay>(decays[s].at(i), drives[s].at(i));
       whole[i] = s == 0 ? step
-                        : combined<COMP, Decay::HAS_REST, false>(whole[i], step);
+                        : combined<VARIANT, false>(whole[i], step);
     }
   }
 #pragma unroll
@@ -96,20 +96,20 @@ __global__ void __launch_bounds__(LANES* ROWS, BLOCKS)
     for (int r = 1; r < ROWS; r++) {
       const Affine next = maps.get(r, c);
       maps.put(r, c, before);
-      before = combined<COMP, true, true>(before, next);
+      before = combined<VARIANT, true>(before, next);
     }
     const long long place = (long long)(batch)*channels + d;
     const long long stride = batches * channels;
     Word* words = workspace + 1 + WORDS * (chunk * stride + place);
     State start = {initial ? initial[place] : 0.0f, 0.0f};
-    if (chunk > 0) start = Carry<COMP>::await(words - WORDS * stride, turn.flag);
+    if (chunk > 0) start = Carry<VARIANT>::await(words - WORDS * stride, turn.flag);
     if ((chunk + 1ll) * CHUNK < length) {
-      Carry<COMP>::hand_on(words, turn.flag, applied<COMP, true, true>(before, start));
+      Carry<VARIANT>::hand_on(words, turn.flag, applied<VARIANT, true>(before, start));
     }
     if (edges) {
       float* edge = edges + WORDS * (chunk * stride + place);
       edge[0] = start.value;
-      if constexpr (COMP != PLAIN) edge[1] = start.rest;
+      if constexpr (HAS_RESTS<VARIANT>) edge[1] = start.rest;
     }
     starts[c] = start;
   }
@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(LANES* ROWS, BLOCKS)
   for (int i = 0; i < COUNT; i++) {
     const int c = lane * COUNT + i;
     state[i] = starts[c];
-    if (row > 0) state[i] = applied<COMP, true, true>(maps.get(row, c), state[i]);
+    if (row > 0) state[i] = applied<VARIANT, true>(maps.get(row, c), state[i]);
   }
   T* h_row = h + (batch * length + time) * channels + channel;
 #pragma unroll
@@ -130,9 +130,9 @@ __global__ void __launch_bounds__(LANES* ROWS, BLOCKS)
       float values[COUNT];
 #pragma unroll
       for (int i = 0; i < COUNT; i++) {
-        const Affine step = Decay::step(decays[s].at(i), drives[s].at(i));
-        state[i] = applied<COMP, Decay::HAS_REST, false>(step, state[i]);
-        values[i] = rounded<COMP>(state[i]);
+        const Affine step = step_map<Decay>(decays[s].at(i), drives[s].at(i));
+        state[i] = applied<VARIANT, false>(step, state[i]);
+        values[i] = rounded<VARIANT>(state[i]);
       }
       packed<T, COUNT>(values).store(h_row + s * channels);
     }
@@ -140,7 +140,7 @@ __global__ void __launch_bounds__(LANES* ROWS, BLOCKS)
   if (time + valid == length) {
 #pragma unroll
     for (int i = 0; i < COUNT; i++) {
-      final[batch * channels + channel + i] = rounded<COMP>(state[i]);
+      final[batch * channels + channel + i] = rounded<VARIANT>(state[i]);
     }
   }
 }

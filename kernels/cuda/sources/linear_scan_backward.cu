@@ -9,14 +9,14 @@
 template <typename Decay, typename Vector>
 __device__ __forceinline__ Affine adjoint_step(const Vector& decay_after, bool is_last,
                                                float cotangent, int i) {
-  if (is_last) return {1.0f, cotangent, 0.0f, 0.0f};
-  return Decay::step(decay_after.at(i), cotangent);
+  if (is_last) return {Decay::IDENTITY, cotangent, 0.0f, 0.0f};
+  return step_map<Decay>(decay_after.at(i), cotangent);
 }
 
 // a, b, hbar: [B, T, D], their strides in elements, the last one 1; hbar may be null
 // (zeros), and so may final_bar [B, D]; edges [chunks, B, D, WORDS]; da, db [B, T, D]
 // and initial_bar [B, D] without gaps, null where they are not wanted.
-template <typename T, typename Decay, Compensation COMP, int COUNT, int LANES, int ROWS,
+template <typename T, typename Decay, Variant VARIANT, int COUNT, int LANES, int ROWS,
           int STEPS, int BLOCKS>
 __global__ void __launch_bounds__(LANES* ROWS, BLOCKS)
     single_pass_backward(const T* __restrict__ a, const T* __restrict__ b,
@@ -29,8 +29,8 @@ __global__ void __launch_bounds__(LANES* ROWS, BLOCKS)
                          long long hbar_time) {
   constexpr int WIDTH = LANES * COUNT;
   constexpr int CHUNK = ROWS * STEPS;
-  constexpr int WORDS = Carry<COMP>::WORDS;
-  __shared__ RowMaps<COMP, ROWS, WIDTH> forward_maps, adjoint_maps;
+  constexpr int WORDS = Carry<VARIANT>::WORDS;
+  __shared__ RowMaps<VARIANT, ROWS, WIDTH> forward_maps, adjoint_maps;
   __shared__ State forward_starts[WIDTH], adjoint_starts[WIDTH];
   __shared__ Turn turn;
 
@@ -74,9 +74,9 @@ __global__ void __launch_bounds__(LANES* ROWS, BLOCKS)
     for (int i = 0; i < COUNT; i++) {
 #pragma unroll
       for (int s = 0; s < STEPS; s++) {
-        const Affine step = Decay::step(decays[s].at(i), drives[s].at(i));
+        const Affine step = step_map<Decay>(decays[s].at(i), drives[s].at(i));
         forward[i] = s == 0 ? step
-                            : combined<COMP, Decay::HAS_REST, false>(forward[i], step);
+                            : combined<VARIANT, false>(forward[i], step);
       }
 #pragma unroll
       for (int s = STEPS - 1; s >= 0; s--) {
@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(LANES* ROWS, BLOCKS)
                                 ends && s == valid - 1, cotangents[s].at(i), i);
         adjoint[i] = s == valid - 1
                          ? step
-                         : combined<COMP, Decay::HAS_REST, false>(adjoint[i], step);
+                         : combined<VARIANT, false>(adjoint[i], step);
       }
       forward_maps.put(row, lane * COUNT + i, forward[i]);
       adjoint_maps.put(row, lane * COUNT + i, adjoint[i]);
@@ -116,26 +116,26 @@ __global__ void __launch_bounds__(LANES* ROWS, BLOCKS)
       for (int r = 1; r < rows; r++) {
         const Affine next = forward_maps.get(r, c);
         forward_maps.put(r, c, before);
-        before = combined<COMP, true, true>(before, next);
+        before = combined<VARIANT, true>(before, next);
       }
       const float* edge = edges + WORDS * (chunk * stride + place);
-      forward_starts[c] = {edge[0], COMP == PLAIN ? 0.0f : edge[WORDS - 1]};
+      forward_starts[c] = {edge[0], HAS_RESTS<VARIANT> ? edge[1] : 0.0f};
     } else {
       // Row r becomes the combination of all rows after r.
       Affine after = adjoint_maps.get(rows - 1, c);
       for (int r = rows - 2; r >= 0; r--) {
         const Affine next = adjoint_maps.get(r, c);
         adjoint_maps.put(r, c, after);
-        after = combined<COMP, true, true>(after, next);
+        after = combined<VARIANT, true>(after, next);
       }
       Word* words = workspace + 1 + WORDS * (chunk * stride + place);
       State start = {final_bar ? final_bar[place] : 0.0f, 0.0f};
       if (chunk + 1 < chunks) {
-        start = Carry<COMP>::await(words, turn.flag);
+        start = Carry<VARIANT>::await(words, turn.flag);
       }
       if (chunk > 0) {
-        Carry<COMP>::hand_on(words - WORDS * stride, turn.flag,
-                             applied<COMP, true, true>(after, start));
+        Carry<VARIANT>::hand_on(words - WORDS * stride, turn.flag,
+                             applied<VARIANT, true>(after, start));
       }
       adjoint_starts[c] = start;
     }
@@ -149,16 +149,16 @@ __global__ void __launch_bounds__(LANES* ROWS, BLOCKS)
   for (int i = 0; i < COUNT; i++) {
     const int c = lane * COUNT + i;
     State state = forward_starts[c];
-    if (row > 0) state = applied<COMP, true, true>(forward_maps.get(row, c), state);
+    if (row > 0) state = applied<VARIANT, true>(forward_maps.get(row, c), state);
 #pragma unroll
     for (int s = 0; s < STEPS; s++) {
-      before[s][i] = rounded<COMP>(state);
-      const Affine step = Decay::step(decays[s].at(i), drives[s].at(i));
-      state = applied<COMP, Decay::HAS_REST, false>(step, state);
+      before[s][i] = rounded<VARIANT>(state);
+      const Affine step = step_map<Decay>(decays[s].at(i), drives[s].at(i));
+      state = applied<VARIANT, false>(step, state);
     }
     adjoint[i] = adjoint_starts[c];
     if (row < rows - 1) {
-      adjoint[i] = applied<COMP, true, true>(adjoint_maps.get(row, c), adjoint[i]);
+      adjoint[i] = applied<VARIANT, true>(adjoint_maps.get(row, c), adjoint[i]);
     }
   }
   const long long first = (batch * length + time) * channels + channel;
@@ -171,13 +171,13 @@ __global__ void __launch_bounds__(LANES* ROWS, BLOCKS)
         const Affine step =
             adjoint_step<Decay>(s == STEPS - 1 ? decay_after : decays[(s + 1) % STEPS],
                                 ends && s == valid - 1, cotangents[s].at(i), i);
-        adjoint[i] = applied<COMP, Decay::HAS_REST, false>(step, adjoint[i]);
-        drive_bar[i] = rounded<COMP>(adjoint[i]);
+        adjoint[i] = applied<VARIANT, false>(step, adjoint[i]);
+        drive_bar[i] = rounded<VARIANT>(adjoint[i]);
         decay_bar[i] = Decay::gate_bar(decays[s].at(i),
                                        __fmul_rn(drive_bar[i], before[s][i]));
         if (s == 0 && time == 0 && initial_bar) {
           initial_bar[batch * channels + channel + i] =
-              Decay::times(decays[0].at(i), drive_bar[i]);
+              __fmul_rn(Decay::decay(decays[0].at(i)), drive_bar[i]);
         }
       }
       if (db) packed<T, COUNT>(drive_bar).store(db + first + s * channels);

@@ -5,56 +5,79 @@
 #include "chain.cuh"
 #include "storage.cuh"
 
-// The decay as it is given.
+// How a step's map comes from what is given, and gradients with it. IDENTITY is the
+// decay of a map that changes nothing.
+//
+// GivenDecay  the decay itself
+// ExpDecay    the decay's logarithm, of which the decay is taken here
+// LogDecay    the decay's logarithm, kept as it is (for Variant LOG)
 struct GivenDecay {
-  static constexpr bool HAS_REST = false;
-  static __device__ __forceinline__ Affine step(float a, float b) {
-    return {a, b, 0.0f, 0.0f};
-  }
+  static constexpr float IDENTITY = 1.0f;
 
-  // The decay times x, and the gradient of what is given from that of the decay.
-  static __device__ __forceinline__ float times(float a, float x) {
-    return __fmul_rn(a, x);
-  }
+  static __device__ __forceinline__ float decay(float a) { return a; }
+  static __device__ __forceinline__ float held(float a) { return a; }
   static __device__ __forceinline__ float gate_bar(float, float decay_bar) {
     return decay_bar;
   }
 };
 
-template <Compensation COMP>
+template <typename Functions>
+struct ExpDecay {
+  static constexpr float IDENTITY = 1.0f;
+
+  static __device__ __forceinline__ float decay(float g) { return Functions::exp(g); }
+  static __device__ __forceinline__ float held(float g) { return decay(g); }
+  static __device__ __forceinline__ float gate_bar(float g, float decay_bar) {
+    return __fmul_rn(decay(g), decay_bar);
+  }
+};
+
+template <typename Functions>
+struct LogDecay : ExpDecay<Functions> {
+  static constexpr float IDENTITY = 0.0f;
+
+  static __device__ __forceinline__ float held(float g) { return g; }
+};
+
+template <typename Decay>
+__device__ __forceinline__ Affine step_map(float gate, float drive) {
+  return {Decay::held(gate), drive, 0.0f, 0.0f};
+}
+
+template <Variant VARIANT>
 struct Carry {
-  static constexpr int WORDS = COMP == PLAIN ? 1 : 2;  // per channel
+  static constexpr int WORDS = HAS_RESTS<VARIANT> ? 2 : 1;  // per channel
 
   static __device__ __forceinline__ State await(const Word* words, unsigned flag) {
     State state = {awaited(words, flag), 0.0f};
-    if constexpr (COMP != PLAIN) state.rest = awaited(words + 1, flag);
+    if constexpr (HAS_RESTS<VARIANT>) state.rest = awaited(words + 1, flag);
     return state;
   }
 
   static __device__ __forceinline__ void hand_on(Word* words, unsigned flag, State x) {
     publish(words, flag, x.value);
-    if constexpr (COMP != PLAIN) publish(words + 1, flag, x.rest);
+    if constexpr (HAS_RESTS<VARIANT>) publish(words + 1, flag, x.rest);
   }
 };
 
 // Maps of the rows of a chunk by channel, in shared memory.
-template <Compensation COMP, int ROWS, int CHANNELS>
+template <Variant VARIANT, int ROWS, int CHANNELS>
 struct RowMaps {
   float2 first[ROWS][CHANNELS];  // decay, drive
-  float drive_rest[COMP == PLAIN ? 1 : ROWS][COMP == PLAIN ? 1 : CHANNELS];
-  float decay_rest[COMP == FULL ? ROWS : 1][COMP == FULL ? CHANNELS : 1];
+  float drive_rest[HAS_RESTS<VARIANT> ? ROWS : 1][HAS_RESTS<VARIANT> ? CHANNELS : 1];
+  float decay_rest[VARIANT == FULL ? ROWS : 1][VARIANT == FULL ? CHANNELS : 1];
 
   __device__ __forceinline__ Affine get(int row, int channel) const {
     const float2 pair = first[row][channel];
     Affine map = {pair.x, pair.y, 0.0f, 0.0f};
-    if constexpr (COMP != PLAIN) map.drive_rest = drive_rest[row][channel];
-    if constexpr (COMP == FULL) map.decay_rest = decay_rest[row][channel];
+    if constexpr (HAS_RESTS<VARIANT>) map.drive_rest = drive_rest[row][channel];
+    if constexpr (VARIANT == FULL) map.decay_rest = decay_rest[row][channel];
     return map;
   }
 
   __device__ __forceinline__ void put(int row, int channel, const Affine& map) {
     first[row][channel] = make_float2(map.decay, map.drive);
-    if constexpr (COMP != PLAIN) drive_rest[row][channel] = map.drive_rest;
-    if constexpr (COMP == FULL) decay_rest[row][channel] = map.decay_rest;
+    if constexpr (HAS_RESTS<VARIANT>) drive_rest[row][channel] = map.drive_rest;
+    if constexpr (VARIANT == FULL) decay_rest[row][channel] = map.decay_rest;
   }
 };

@@ -12,7 +12,7 @@ struct Arguments {
   void* y;            // [B, D, L], contiguous
   float* last_state;  // [B, D, N], contiguous
   // [B, ceil(L / E), D, N], contiguous: the state before each E = 2^log2_edge_steps
-  // steps; may be null. Not for the order in time.
+  // steps; null where they are not kept. Not for the order in time.
   float* edges;
   long long batch, channels, steps, states, groups;
   long long u_batch, u_channel, delta_batch, delta_channel, z_batch, z_channel;

@@ -13,7 +13,7 @@
 // Groups are multiples of 16 channels.
 #pragma once
 
-#include "asynchronous_copy.cuh"
+#include "row_vectors.cuh"
 #include "selective_scan_backward_arguments.cuh"
 #include "storage.cuh"
 

@@ -14,10 +14,10 @@
 // and delta of the tile to come take. The warps wait for one another only where B and C
 // of a tile are not yet stored.
 //
-// Needs rows that begin at multiples of 16 bytes and a length that is one.
+// ALIGNED as row_vectors.cuh has it.
 #pragma once
 
-#include "asynchronous_copy.cuh"
+#include "row_vectors.cuh"
 #include "gate.cuh"
 #include "selective_scan_arguments.cuh"
 #include "selective_scan_recurrence.cuh"
@@ -36,26 +36,28 @@ struct RowsLayout {
 
 // One tensor's rows as one lane copies them: row lane / 8 and those 4, 8 and 12 below it,
 // vector lane % 8 of each tile.
+template <class Storage, bool ALIGNED>
 struct RowSource {
-  const char* at;       // in the tile to copy next
-  long long four_rows;  // bytes
+  const Storage* at;    // in the tile to copy next
+  long long four_rows;  // elements
+  int rows;             // that exist, from the lane's first on
 
-  // `COUNT` rows from the one 4 FIRST below, to shared address `to`, which is that of
-  // the first row's; what does not exist becomes zeros.
-  template <int FIRST, int COUNT>
-  __device__ __forceinline__ void copy(unsigned to, const int (&bytes)[4],
-                                       bool steps_exist) const {
+  // `COUNT` rows from the one 4 `first` below, into the tile at `to`, the lane's place in
+  // its first row. Of the steps `left` exist from the vector's first on.
+  template <int COUNT>
+  __device__ __forceinline__ void copy(uint4* to, int first, int left) const {
 #pragma unroll
-    for (int i = FIRST; i < FIRST + COUNT; i++) {
-      copy_16_bytes(to + i * 4 * 8 * 16, at + i * four_rows, steps_exist ? bytes[i] : 0);
+    for (int i = 0; i < COUNT; i++) {
+      copy_vector<ALIGNED>(to + (first + i) * 4 * 8, at + (first + i) * four_rows,
+                           4 * (first + i) < rows ? left : 0);
     }
   }
 
-  __device__ __forceinline__ void next_tile() { at += 8 * 16; }
+  __device__ __forceinline__ void next_tile() { at += 8 * (16 / sizeof(Storage)); }
 };
 
 // B and C of one tile, rows of the lane's key: from memory, then as floats to `keys`.
-template <class Storage, int WARPS>
+template <class Storage, int WARPS, bool ALIGNED>
 struct KeyFetch {
   using Layout = RowsLayout<Storage, WARPS>;
   static constexpr int VECTOR = Layout::VECTOR;
@@ -68,8 +70,8 @@ struct KeyFetch {
     for (int i = 0; i < PASSES; i++) {
       const int vector = int(threadIdx.x) / 32 + i * WARPS;
       const int step = first_step + vector * VECTOR;
-      fetched[i].clear();
-      if (vector < 8 && row != nullptr && step < steps) fetched[i].load(row + step);
+      const int left = vector < 8 && row != nullptr ? steps - step : 0;
+      fetched[i] = load_vector<ALIGNED, Storage>(row + step, left);
     }
   }
 
@@ -131,7 +133,8 @@ __device__ __forceinline__ void walk(typename Recurrence::State (&h)[8],
   }
 }
 
-template <class Storage, class Recurrence, int WARPS, int BLOCKS>
+template <class Storage, class Recurrence, int WARPS, int BLOCKS, bool ALIGNED,
+          bool EDGES>
 __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
     selective_scan_rows(const __grid_constant__ Arguments a) {
   using Functions = typename Recurrence::Functions;
@@ -158,24 +161,17 @@ __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
   const long long own = exists ? first + channel : place.first;
   const float one = runtime_one(a);
 
-  int bytes[4];
-#pragma unroll
-  for (int i = 0; i < 4; i++) bytes[i] = lane / 8 + 4 * i < rows ? 16 : 0;
+  const int lane_rows = rows - lane / 8;
   const int lane_place = lane / 8 * 8 + (lane % 8 ^ lane / 8 * 2);
-  auto shared_place = [&](uint4* tile) {
-    return shared_address(tile + lane_place);
-  };
-  const unsigned u_place = shared_place(u_rows), delta_place = shared_place(delta_rows);
-  const unsigned z_place = shared_place(z_rows);
   auto source = [&](const void* tensor, long long by_batch, long long by_channel) {
     const long long offset = place.batch * by_batch + (first + lane / 8) * by_channel;
-    const Storage* from = static_cast<const Storage*>(tensor) + offset;
-    return RowSource{reinterpret_cast<const char*>(from + lane % 8 * VECTOR),
-                     4 * by_channel * (long long)sizeof(Storage)};
+    return RowSource<Storage, ALIGNED>{
+        static_cast<const Storage*>(tensor) + offset + lane % 8 * VECTOR,
+        4 * by_channel, lane_rows};
   };
-  RowSource u = source(a.u, a.u_batch, a.u_channel);
-  RowSource delta = source(a.delta, a.delta_batch, a.delta_channel);
-  RowSource z = source(a.z, a.z_batch, a.z_channel);
+  auto u = source(a.u, a.u_batch, a.u_channel);
+  auto delta = source(a.delta, a.delta_batch, a.delta_channel);
+  auto z = source(a.z, a.z_batch, a.z_channel);
   const int steps = int(a.steps);
   const bool gated = a.z != nullptr;
 
@@ -187,6 +183,16 @@ __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
                         : static_cast<const Storage*>(a.C) + place.batch * a.C_batch +
                               place.group * a.C_group + key * a.C_state;
   }
+
+  // Under way before anything else is read.
+  const int lane_step = lane % 8 * VECTOR;  // the first of those it copies of a tile
+  KeyFetch<Storage, WARPS, ALIGNED> key_fetch;
+  u.template copy<4>(u_rows + lane_place, 0, steps - lane_step);
+  delta.template copy<4>(delta_rows + lane_place, 0, steps - lane_step);
+  u.next_tile();
+  delta.next_tile();
+  commit_copies();
+  key_fetch.load(key_row, 0, steps);
 
   float scaled[8];
   typename Recurrence::State h[8];
@@ -221,13 +227,14 @@ __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
     Packed<Storage, VECTOR> deltas, inputs;
     deltas.load(vector_of(delta_rows + buffer * ROWS, sub_block));
     inputs.load(vector_of(u_rows + buffer * ROWS, sub_block));
-    // Vectors are whole: the length is a multiple of theirs.
-    const bool there = first_step + (2 * sub_block + half) * VECTOR < steps;
+    const int left = steps - first_step - (2 * sub_block + half) * VECTOR;
 #pragma unroll
     for (int k = 0; k < VECTOR; k++) {
       const float x = __fadd_rn(deltas.at(k), bias);
       // Without a branch, so that all steps interleave with what the caller does.
       const float softplus = Functions::softplus(x);
+      // Where ALIGNED a vector exists as a whole or not at all.
+      const bool there = ALIGNED ? left > 0 : left > k;
       d[k] = there ? (curved ? softplus : x) : 0.0f;
       written[k] = __fmul_rn(d[k], inputs.at(k));
     }
@@ -238,7 +245,7 @@ __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
         longest = scancheck::max_or_nan(longest, fabsf(d[k]));
       }
       next_narrow =
-          __all_sync(0xffffffffu, there && __fmul_rn(longest, largest) <= NARROW);
+          __all_sync(0xffffffffu, left >= VECTOR && __fmul_rn(longest, largest) <= NARROW);
     }
   };
   auto meet = [&](const float (&d)[VECTOR], const float (&written)[VECTOR]) {
@@ -249,14 +256,6 @@ __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
     }
   };
 
-  const int lane_step = lane % 8 * VECTOR;  // the first of those it copies of a tile
-  KeyFetch<Storage, WARPS> key_fetch;
-  u.copy<0, 4>(u_place, bytes, lane_step < steps);
-  delta.copy<0, 4>(delta_place, bytes, lane_step < steps);
-  u.next_tile();
-  delta.next_tile();
-  commit_copies();
-  key_fetch.load(key_row, 0, steps);
   key_fetch.store(keys);
   await_copies<0>();
   __syncwarp();
@@ -268,13 +267,15 @@ __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
   // The finished rows 4 FIRST to 4 FIRST + 4 COUNT of a tile, from where u was.
   Storage* y = static_cast<Storage*>(a.y) +
                (place.batch * a.channels + first + lane / 8) * a.steps + lane_step;
-  auto store_rows = [&](int buffer, int first_row, int count) {
+  auto store_rows = [&](int buffer, int first_row, int count, int left) {
     const uint4* const from = u_rows + buffer * ROWS + lane_place;
 #pragma unroll
-    for (int i = first_row; i < first_row + count; i++) {
+    for (int i = 0; i < count; i++) {
       Packed<Storage, VECTOR> outputs;
-      outputs.load(reinterpret_cast<const Storage*>(from + i * 4 * 8));
-      if (bytes[i]) outputs.store(y + 4 * i * a.steps);
+      outputs.load(
+          reinterpret_cast<const Storage*>(from + (first_row + i) * 4 * 8));
+      store_vector<ALIGNED>(y + 4 * (first_row + i) * a.steps, outputs,
+                            4 * (first_row + i) < lane_rows ? left : 0);
     }
   };
 
@@ -282,34 +283,33 @@ __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
   for (int first_step = 0; first_step < steps; first_step += TILE) {
     const int next_step = first_step + TILE;
     const int next_key_buffer = key_buffer == 2 ? 0 : key_buffer + 1;
-    const unsigned shift = (buffer ^ 1) * ROWS * 16;
-    const bool next_exists = next_step + lane_step < steps;
+    const int next_place = (buffer ^ 1) * ROWS + lane_place;
+    const int next_left = steps - next_step - lane_step;
 #pragma unroll 1
     for (int sub_block = 0; sub_block < 4; sub_block++) {
-      const int sub_step = first_step + sub_block * SUB_BLOCK;
-      if (float* const to = edge_place(a, place.batch, own, sub_step)) {
+      if constexpr (EDGES) {
+        const int sub_step = first_step + sub_block * SUB_BLOCK;
+        if (float* const to = edge_place(a, place.batch, own, sub_step)) {
 #pragma unroll
-        for (int i = 0; i < 8; i++) {
-          if (exists && sub_step < steps && half * 8 + i < a.states) {
-            to[half * 8 + i] = h[i].value;
+          for (int i = 0; i < 8; i++) {
+            if (exists && sub_step < steps && half * 8 + i < a.states) {
+              to[half * 8 + i] = h[i].value;
+            }
           }
         }
       }
       // Besides its steps each sub-block has a part of what the tile needs.
       if (sub_block == 0) {
-        if (gated) z.copy<0, 4>(z_place, bytes, first_step + lane_step < steps);
+        if (gated) {
+          z.template copy<4>(z_rows + lane_place, 0, steps - first_step - lane_step);
+        }
         z.next_tile();
         key_fetch.load(key_row, next_step, steps);
-      } else if (sub_block == 1) {
-        if (first_step > 0) store_rows(buffer ^ 1, 0, 2);
-        u.copy<0, 2>(u_place + shift, bytes, next_exists);
-        delta.copy<0, 2>(delta_place + shift, bytes, next_exists);
-      } else if (sub_block == 2) {
-        if (first_step > 0) store_rows(buffer ^ 1, 2, 2);
-        u.copy<2, 2>(u_place + shift, bytes, next_exists);
-        delta.copy<2, 2>(delta_place + shift, bytes, next_exists);
-        u.next_tile();
-        delta.next_tile();
+      } else if (sub_block < 3) {
+        const int row = 2 * sub_block - 2;
+        if (first_step > 0) store_rows(buffer ^ 1, row, 2, VECTOR);
+        u.template copy<2>(u_rows + next_place, row, next_left);
+        delta.template copy<2>(delta_rows + next_place, row, next_left);
       }
       commit_copies();
       const int count = steps - first_step - sub_block * SUB_BLOCK;
@@ -351,11 +351,13 @@ __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
       if (sub_block == 0 && lane == 0) Gate::arrive(gate);
     }
     if (first_step > 0) y += TILE;
+    u.next_tile();
+    delta.next_tile();
     buffer ^= 1;
     key_buffer = next_key_buffer;
     if (next_step < steps) Gate::pass(gate, first_step / TILE % 2);
   }
-  if ((steps - 1) / TILE * TILE + lane_step < steps) store_rows(buffer ^ 1, 0, 4);
+  store_rows(buffer ^ 1, 0, 4, steps - (steps - 1) / TILE * TILE - lane_step);
 
   if (exists) {
 #pragma unroll

@@ -16,10 +16,10 @@
 // Between tiles the state lies in shared memory. B and C of a tile, 16 states at a time,
 // are copied as they are while the ones before are in use.
 //
-// Needs rows that begin at multiples of 16 bytes and a length that is one.
+// ALIGNED as row_vectors.cuh has it.
 #pragma once
 
-#include "asynchronous_copy.cuh"
+#include "row_vectors.cuh"
 #include "gate.cuh"
 #include "selective_scan_arguments.cuh"
 #include "selective_scan_recurrence.cuh"
@@ -98,39 +98,63 @@ __device__ __forceinline__ void scan_groups(float* at, float scaled, float* carr
   if (lane >= 32 - TIME_SIDE) *carry = end;
 }
 
-// What a warp does with four states in one tile: adds to the lane's outputs. `keys` has
-// the lane's B, `ends` is where the lanes change sides.
-template <class Storage, class Functions, bool IS_NARROW, int VECTOR>
-__device__ __forceinline__ void scan_states(const uint4* keys, const float* scaled,
-                                            float* carry, float* ends,
-                                            const TileSteps<VECTOR>& tile,
-                                            float (&outputs)[VECTOR]) {
-  using Vector = Packed<Storage, VECTOR>;
-  const int lane = threadIdx.x % 32, part = lane % TIME_SIDE;
-  const float4 scaled4 = *reinterpret_cast<const float4*>(scaled);
-  const float scales[TIME_SIDE] = {scaled4.x, scaled4.y, scaled4.z, scaled4.w};
-  float decays[TIME_SIDE][VECTOR], drives[TIME_SIDE][VECTOR];
+template <class Functions, int VECTOR>
+__device__ __forceinline__ void make_decays(float (&decays)[TIME_SIDE][VECTOR],
+                                            const float (&d)[VECTOR],
+                                            const float* scaled, bool narrow) {
+  const float4 four = *reinterpret_cast<const float4*>(scaled);
+  const float scales[TIME_SIDE] = {four.x, four.y, four.z, four.w};
+  if (!HAS_NARROW<Functions> || narrow) {
+#pragma unroll
+    for (int i = 0; i < TIME_SIDE; i++) {
+#pragma unroll
+      for (int k = 0; k < VECTOR; k++) {
+        decays[i][k] = decay_of<Functions, true>(d[k], scales[i]);
+      }
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < TIME_SIDE; i++) {
+#pragma unroll
+      for (int k = 0; k < VECTOR; k++) {
+        decays[i][k] = decay_of<Functions, false>(d[k], scales[i]);
+      }
+    }
+  }
+}
+
+// What four states do in the steps of each lane: the drives, and the ends, which go where
+// the lanes change sides. `keys` has the lane's B.
+template <class Storage, int VECTOR>
+__device__ __forceinline__ void make_ends(const uint4* keys,
+                                          const float (&written)[VECTOR],
+                                          const float (&decays)[TIME_SIDE][VECTOR],
+                                          float (&drives)[TIME_SIDE][VECTOR],
+                                          float* ends) {
 #pragma unroll
   for (int i = 0; i < TIME_SIDE; i++) {
-    Vector B;
+    Packed<Storage, VECTOR> B;
     B.load(reinterpret_cast<const Storage*>(keys + i * 32));
     float end = 0.0f;
 #pragma unroll
     for (int k = 0; k < VECTOR; k++) {
-      decays[i][k] = decay_of<Functions, IS_NARROW>(tile.d[k], scales[i]);
-      drives[i][k] = __fmul_rn(tile.written[k], B.at(k));
+      drives[i][k] = __fmul_rn(written[k], B.at(k));
       end = k ? __fmaf_rn(decays[i][k], end, drives[i][k]) : drives[i][0];
     }
-    ends[i * TIME_ENDS + lane] = end;
+    ends[i * TIME_ENDS] = end;
   }
-  __syncwarp();
-  scan_groups<Functions>(ends + part * TIME_ENDS + lane - part, scaled[part],
-                         carry + part, tile.lanes, tile.group);
-  __syncwarp();
+}
+
+// From the states before each lane's steps through these, C . h added to the outputs.
+template <class Storage, int VECTOR>
+__device__ __forceinline__ void go_through(const uint4* keys, const float* states,
+                                           const float (&decays)[TIME_SIDE][VECTOR],
+                                           const float (&drives)[TIME_SIDE][VECTOR],
+                                           float (&outputs)[VECTOR]) {
 #pragma unroll
   for (int i = 0; i < TIME_SIDE; i++) {
-    float h = ends[i * TIME_ENDS + lane];
-    Vector C;
+    float h = states[i * TIME_ENDS];
+    Packed<Storage, VECTOR> C;
     C.load(reinterpret_cast<const Storage*>(keys + (TIME_STATES + i) * 32));
 #pragma unroll
     for (int k = 0; k < VECTOR; k++) {
@@ -140,7 +164,7 @@ __device__ __forceinline__ void scan_states(const uint4* keys, const float* scal
   }
 }
 
-template <class Storage, class Recurrence, int WARPS, int UNROLLED>
+template <class Storage, class Recurrence, int WARPS, bool ALIGNED, bool MANY_STATES>
 __global__ void __launch_bounds__(32 * WARPS, 12 / WARPS)
     selective_scan_time(const __grid_constant__ Arguments a) {
   using Functions = typename Recurrence::Functions;
@@ -154,7 +178,8 @@ __global__ void __launch_bounds__(32 * WARPS, 12 / WARPS)
   const unsigned gate = shared_address(&gate_word);
   if (threadIdx.x == 0) Gate::open(gate, WARPS);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int state_blocks = int((a.states + STATES - 1) / STATES);
+  const int part = lane % TIME_SIDE;  // the state, of four, that the lane scans
+  const int state_blocks = MANY_STATES ? int((a.states + STATES - 1) / STATES) : 1;
   uint4* const rows = memory + 3 * KEYS + warp * 2 * ROWS + lane;
   float* const ends = reinterpret_cast<float*>(memory + 3 * KEYS + WARPS * 2 * ROWS) +
                       warp * (TIME_SIDE * TIME_ENDS + 2 * state_blocks * STATES);
@@ -164,6 +189,71 @@ __global__ void __launch_bounds__(32 * WARPS, 12 / WARPS)
   const Place place = place_of(a, WARPS);
   const bool exists = warp < place.count;
   const long long own = place.first + (exists ? warp : 0);
+  const int steps = int(a.steps);
+  const bool gated = a.z != nullptr, curved = a.delta_softplus != 0;
+
+  auto row_of = [&](const void* tensor, long long by_batch, long long by_channel) {
+    return static_cast<const Storage*>(tensor) + place.batch * by_batch +
+           own * by_channel + lane * VECTOR;
+  };
+  const Storage* u = row_of(a.u, a.u_batch, a.u_channel);
+  const Storage* delta = row_of(a.delta, a.delta_batch, a.delta_channel);
+  const Storage* z = row_of(a.z, a.z_batch, a.z_channel);
+  Storage* y_row = static_cast<Storage*>(a.y) +
+                   (place.batch * a.channels + own) * a.steps + lane * VECTOR;
+  // What this lane copies of B and C: some rows, a vector of each tile and state block.
+  constexpr int COPIES = (2 * STATES + WARPS - 1) / WARPS;
+  const Storage* key_from[COPIES];
+  bool key_exists[COPIES];
+#pragma unroll
+  for (int i = 0; i < COPIES; i++) {
+    const int row = warp + i * WARPS, state = row % STATES;
+    const Storage* const first =
+        row < STATES ? static_cast<const Storage*>(a.B) + place.batch * a.B_batch +
+                           place.group * a.B_group + state * a.B_state
+                     : static_cast<const Storage*>(a.C) + place.batch * a.C_batch +
+                           place.group * a.C_group + state * a.C_state;
+    key_from[i] = first + lane * VECTOR;
+    key_exists[i] = state < a.states;
+  }
+  uint4* const key_place = memory + warp * 32 + lane;
+  // Of the tile and states that come next, of which `left` steps exist.
+  auto copy_keys = [&](int buffer, int left, int block) {
+#pragma unroll
+    for (int i = 0; i < COPIES; i++) {
+      const int row = warp + i * WARPS;
+      if (MANY_STATES) key_exists[i] = block * STATES + row % STATES < a.states;
+      if (row < 2 * STATES) {
+        copy_vector<ALIGNED>(key_place + buffer * KEYS + i * WARPS * 32, key_from[i],
+                             key_exists[i] ? left : 0);
+      }
+      if (MANY_STATES) {
+        const long long next = block + 1 < state_blocks ? 1 : -block;
+        key_from[i] += next * STATES * (row < STATES ? a.B_state : a.C_state);
+      }
+      if (block + 1 == state_blocks) key_from[i] += TILE;
+    }
+    commit_copies();
+  };
+
+  // Each lane copies what it reads itself: u, delta and z of its steps.
+  auto copy_rows = [&](int buffer, int left) {
+    uint4* const to = rows + buffer * ROWS;
+    copy_vector<ALIGNED>(to, u, left);
+    copy_vector<ALIGNED>(to + 32, delta, left);
+    if (gated) copy_vector<ALIGNED>(to + 2 * 32, z, left);
+    u += TILE;
+    delta += TILE;
+    z += TILE;
+  };
+  auto row_vector = [&](int buffer, int tensor) {
+    Vector vector;
+    vector.load(reinterpret_cast<const Storage*>(rows + buffer * ROWS + tensor * 32));
+    return vector;
+  };
+
+  copy_rows(0, steps - lane * VECTOR);
+  copy_keys(0, steps - lane * VECTOR, 0);
   float largest = 0.0f;  // of the channel's |A log2 e|
   for (int state = lane; state < state_blocks * STATES; state += 32) {
     const bool there = state < a.states;
@@ -178,90 +268,24 @@ __global__ void __launch_bounds__(32 * WARPS, 12 / WARPS)
   for (int distance = 1; distance < 32; distance *= 2) {
     largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, distance));
   }
-  const int steps = int(a.steps);
   const float one = runtime_one(a);
   const float skip = awaited(a.D != nullptr ? a.D[own] : 0.0f, one);
   const float bias = awaited(a.delta_bias != nullptr ? a.delta_bias[own] : 0.0f, one);
-  const bool gated = a.z != nullptr, curved = a.delta_softplus != 0;
-
-  auto row_of = [&](const void* tensor, long long by_batch, long long by_channel) {
-    return static_cast<const Storage*>(tensor) + place.batch * by_batch +
-           own * by_channel + lane * VECTOR;
-  };
-  const Storage* u = row_of(a.u, a.u_batch, a.u_channel);
-  const Storage* delta = row_of(a.delta, a.delta_batch, a.delta_channel);
-  const Storage* z = row_of(a.z, a.z_batch, a.z_channel);
-  Storage* y_row = static_cast<Storage*>(a.y) +
-                   (place.batch * a.channels + own) * a.steps + lane * VECTOR;
-  // What this lane copies of B and C: some rows of 16 bytes a step block, running.
-  constexpr int COPIES = (2 * STATES + WARPS - 1) / WARPS;
-  const char* key_from[COPIES];
-#pragma unroll
-  for (int i = 0; i < COPIES; i++) {
-    const int row = warp + i * WARPS, state = row % STATES;
-    const bool of_b = row < STATES;
-    const Storage* const first =
-        of_b ? static_cast<const Storage*>(a.B) + place.batch * a.B_batch +
-                   place.group * a.B_group + state * a.B_state
-             : static_cast<const Storage*>(a.C) + place.batch * a.C_batch +
-                   place.group * a.C_group + state * a.C_state;
-    key_from[i] = reinterpret_cast<const char*>(first + lane * VECTOR);
-  }
-  const unsigned key_to = shared_address(memory + warp * 32 + lane);
-  // Of the tile and states that come next.
-  auto copy_keys = [&](int buffer, bool steps_exist, int block) {
-#pragma unroll
-    for (int i = 0; i < COPIES; i++) {
-      const int row = warp + i * WARPS, state = block * STATES + row % STATES;
-      if (row < 2 * STATES) {
-        copy_16_bytes(key_to + (buffer * KEYS + i * WARPS * 32) * 16, key_from[i],
-                      steps_exist && state < a.states ? 16 : 0);
-      }
-      if (state_blocks > 1) {
-        const long long next = block + 1 < state_blocks ? 1 : -block;
-        key_from[i] += next * STATES * (row < STATES ? a.B_state : a.C_state) *
-                       (long long)sizeof(Storage);
-      }
-      if (block + 1 == state_blocks) key_from[i] += 32 * 16;
-    }
-    commit_copies();
-  };
-
-  // Each lane copies what it reads itself: u, delta and z of its steps.
-  auto copy_rows = [&](int buffer, bool steps_exist) {
-    const unsigned to = shared_address(rows + buffer * ROWS);
-    const int bytes = steps_exist ? 16 : 0;
-    copy_16_bytes(to, u, bytes);
-    copy_16_bytes(to + 32 * 16, delta, bytes);
-    if (gated) copy_16_bytes(to + 2 * 32 * 16, z, bytes);
-    u += TILE;
-    delta += TILE;
-    z += TILE;
-  };
-  auto row_vector = [&](int buffer, int tensor) {
-    Vector vector;
-    vector.load(reinterpret_cast<const Storage*>(rows + buffer * ROWS + tensor * 32));
-    return vector;
-  };
-
-  copy_rows(0, lane * VECTOR < steps);
-  copy_keys(0, lane * VECTOR < steps, 0);
   await_copies<0>();
   __syncthreads();
   int key_buffer = 0, parity = 0;
   for (int first_step = 0; first_step < steps; first_step += TILE) {
-    const bool there = first_step + lane * VECTOR < steps;
-    const bool next_there = first_step + TILE + lane * VECTOR < steps;
+    const int left = steps - first_step - lane * VECTOR;
     const int row_buffer = first_step / TILE % 2;
     TileSteps<VECTOR> tile;
     float outputs[VECTOR];
     bool narrow = true;
 
-    for (int block = 0; block < state_blocks; block++) {
-      const bool more = block + 1 < state_blocks;
+    for (int block = 0; block < (MANY_STATES ? state_blocks : 1); block++) {
+      const bool more = MANY_STATES && block + 1 < state_blocks;
       const int next_key_buffer = key_buffer == 2 ? 0 : key_buffer + 1;
-      if (!more) copy_rows(row_buffer ^ 1, next_there);
-      copy_keys(next_key_buffer, more ? there : next_there, more ? block + 1 : 0);
+      if (!more) copy_rows(row_buffer ^ 1, left - TILE);
+      copy_keys(next_key_buffer, more ? left : left - TILE, more ? block + 1 : 0);
       if (block == 0) {
         const Vector inputs = row_vector(row_buffer, 0);
         const Vector deltas = row_vector(row_buffer, 1);
@@ -269,6 +293,8 @@ __global__ void __launch_bounds__(32 * WARPS, 12 / WARPS)
         for (int k = 0; k < VECTOR; k++) {
           const float x = __fadd_rn(deltas.at(k), bias);
           const float softplus = Functions::softplus(x);
+          // Where ALIGNED a vector exists as a whole or not at all.
+          const bool there = ALIGNED ? left > 0 : left > k;
           tile.d[k] = there ? (curved ? softplus : x) : 0.0f;
           tile.written[k] = __fmul_rn(tile.d[k], inputs.at(k));
           keep(tile.d[k]);
@@ -289,24 +315,34 @@ __global__ void __launch_bounds__(32 * WARPS, 12 / WARPS)
           }
           narrow = __all_sync(0xffffffffu, __fmul_rn(longest, largest) <= NARROW);
         }
-        if (float* const to = edge_place(a, place.batch, own, first_step)) {
-          for (int state = lane; exists && state < a.states; state += 32) {
-            to[state] = carry[state];
-          }
-        }
       }
       const uint4* const keys = memory + key_buffer * KEYS + lane;
-#pragma unroll UNROLLED
-      for (int state = 0; state < STATES; state += TIME_SIDE) {
-        const int at = block * STATES + state;
-        if (!HAS_NARROW<Functions> || narrow) {
-          scan_states<Storage, Functions, true>(keys + state * 32, scaled + at,
-                                                carry + at, ends, tile, outputs);
-        } else {
-          scan_states<Storage, Functions, false>(keys + state * 32, scaled + at,
-                                                 carry + at, ends, tile, outputs);
+      // The hardware's exponentials of the next four states fill the time that these
+      // take to scan.
+      constexpr int SIDES = STATES / TIME_SIDE;
+      constexpr bool AHEAD = !HAS_NARROW<Functions>;
+      float decays[2][TIME_SIDE][VECTOR];
+      if (AHEAD) {
+        make_decays<Functions>(decays[0], tile.d, scaled + block * STATES, narrow);
+      }
+#pragma unroll(AHEAD ? SIDES : 1)
+      for (int side = 0; side < SIDES; side++) {
+        const uint4* const at_keys = keys + side * TIME_SIDE * 32;
+        const int at = block * STATES + side * TIME_SIDE;
+        float(&now)[TIME_SIDE][VECTOR] = decays[AHEAD ? side % 2 : 0];
+        float(&next)[TIME_SIDE][VECTOR] = decays[AHEAD ? (side + 1) % 2 : 1];
+        float drives[TIME_SIDE][VECTOR];
+        if (!AHEAD) make_decays<Functions>(now, tile.d, scaled + at, narrow);
+        make_ends<Storage>(at_keys, tile.written, now, drives, ends + lane);
+        __syncwarp();
+        if (AHEAD && side + 1 < SIDES) {
+          make_decays<Functions>(next, tile.d, scaled + at + TIME_SIDE, narrow);
         }
-        if (state == STATES / 2) {
+        scan_groups<Functions>(ends + part * TIME_ENDS + lane - part, scaled[at + part],
+                               carry + at + part, tile.lanes, tile.group);
+        __syncwarp();
+        go_through<Storage>(at_keys, ends + lane, now, drives, outputs);
+        if (side == SIDES / 2) {
           // What this lane copies is long here; now all may use it.
           await_copies<0>();
           __syncwarp();
@@ -334,7 +370,7 @@ __global__ void __launch_bounds__(32 * WARPS, 12 / WARPS)
         outputs[k] = __fmul_rn(outputs[k], Functions::silu(gates.at(k)));
       }
     }
-    if (there && exists) packed<Storage, VECTOR>(outputs).store(y_row);
+    store_vector<ALIGNED>(y_row, packed<Storage, VECTOR>(outputs), exists ? left : 0);
     y_row += TILE;
     Gate::pass(gate, parity);
     parity ^= 1;

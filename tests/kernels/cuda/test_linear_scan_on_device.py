@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from scancheck.kernels.cuda.catalog import linear_scan
-from scancheck.kernels.cuda.linear_scan_instances import ORDERS, VARIANTS
+from scancheck.kernels.cuda.catalog import CHUNK, linear_scan
+from scancheck.kernels.cuda.linear_scan_instances import ORDERS
 from scancheck.kernels.cuda.toolkit import unavailable
 from scancheck.kernels.models import cuda_linear_scan as model
 
@@ -26,17 +26,35 @@ SHAPES = (
     (2, 2048, 32),
     (1, 2177, 8),
 )
+FORMS = (
+    ("plain", "a"),
+    ("plain", "g"),
+    ("kahan", "a"),
+    ("full", "a"),
+    ("full", "g"),
+    ("segsum", "g"),
+)
+STATES = ("b", "initial_state")
+FP32 = torch.float32
 Tensors = dict[str, torch.Tensor]
+Outputs = tuple[torch.Tensor, torch.Tensor]
 
 
-def drawn(shape: tuple[int, int, int], dtype: torch.dtype, seed: int = 0) -> Tensors:
-    """Slow decays of either sign, a normal drive and initial state, on the CPU."""
+def drawn(
+    shape: tuple[int, int, int],
+    dtype: torch.dtype,
+    *,
+    gate: str = "a",
+    seed: int = 0,
+) -> Tensors:
+    """Slow decays, of either sign where given themselves; the rest is normal."""
     draw = torch.Generator().manual_seed(seed)
     a = 1 - 0.2 * torch.rand(shape, generator=draw)
-    a *= torch.where(torch.rand(shape, generator=draw) < 0.1, -1.0, 1.0)
+    signs = torch.where(torch.rand(shape, generator=draw) < 0.1, -1.0, 1.0)
     b = torch.randn(shape, generator=draw)
     initial = torch.randn((shape[0], shape[2]), generator=draw)
-    return {"a": a.to(dtype), "b": b.to(dtype), "initial_state": initial}
+    given = a * signs if gate == "a" else a.log()
+    return {gate: given.to(dtype), "b": b.to(dtype), "initial_state": initial}
 
 
 def on_device(tensors: Tensors) -> Tensors:
@@ -54,18 +72,63 @@ def assert_same_bits(got: torch.Tensor, expected: torch.Tensor) -> None:
     assert bool((same | (got.isnan() & expected.isnan())).all())
 
 
+def of_model(tensors: Tensors, variant: str, chunk: int = CHUNK) -> Outputs:
+    """What the model gives for the same tensors."""
+    gates = {name: tensors.get(name) for name in ("a", "g")}
+    return model.linear_scan(
+        variant, *ORDERS[chunk], **gates, **{k: tensors[k] for k in STATES}
+    )
+
+
 @pytest.mark.parametrize("chunk", ORDERS)
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize(("variant", "gate"), FORMS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_bits_of_the_model(variant: str, chunk: int, dtype: torch.dtype) -> None:
-    """h and the final state are the model's, for any length and channel count."""
+def test_bits_of_the_model(
+    variant: str, gate: str, chunk: int, dtype: torch.dtype
+) -> None:
+    """Outputs and gradients are the model's, for any length and channel count."""
     kernel = linear_scan(variant, chunk).call
     for shape in SHAPES:
-        tensors = drawn(shape, dtype)
-        h, final = kernel(**on_device(tensors))
-        expected = model.linear_scan(variant, *ORDERS[chunk], **tensors)
-        assert_same_bits(h, expected[0])
-        assert_same_bits(final, expected[1])
+        tensors = drawn(shape, dtype, gate=gate)
+        leaves = {name: x.requires_grad_() for name, x in on_device(tensors).items()}
+        expected_leaves = {n: x.clone().requires_grad_() for n, x in tensors.items()}
+        got = kernel(**leaves)
+        expected = of_model(expected_leaves, variant, chunk)
+        bars = [torch.randn(x.shape).to(x.dtype) for x in expected]
+        torch.autograd.backward(got, [bar.cuda() for bar in bars])
+        torch.autograd.backward(expected, bars)
+        for one, other in zip(got, expected, strict=True):
+            assert_same_bits(one.detach(), other.detach())
+        for name, leaf in leaves.items():
+            assert_same_bits(leaf.grad, expected_leaves[name].grad)
+
+
+@pytest.mark.parametrize("which", ["h", "final_state"])
+def test_gradients_of_one_output(which: str) -> None:
+    """A cotangent that is absent, or expanded from one number, counts as it should."""
+    shape = (2, 700, 36)
+    grads = []
+    for draw in (on_device, lambda tensors: tensors):
+        leaves = {n: x.requires_grad_() for n, x in draw(drawn(shape, FP32)).items()}
+        call = linear_scan("plain").call if draw is on_device else on_model
+        h, final = call(**leaves)
+        (h if which == "h" else final).sum().backward()
+        grads.append([x.grad.cpu() for x in leaves.values()])
+    for one, other in zip(*grads, strict=True):
+        assert_same_bits(one, other)
+
+
+def on_model(**tensors: torch.Tensor) -> Outputs:
+    """The model of the plain kernel, called as it is."""
+    return of_model(tensors, "plain")
+
+
+def test_fast_is_near_the_reproducible_one() -> None:
+    """The hardware's exponential changes little and takes logarithms alone."""
+    tensors = on_device(drawn((2, 1000, 64), FP32, gate="g"))
+    fast, plain = (linear_scan(v).call(**tensors)[0] for v in ("fast", "plain"))
+    difference = (fast - plain).abs().max() / plain.abs().max()
+    assert 0 < float(difference) < 1e-5
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -78,7 +141,7 @@ def test_strides_and_alignment_change_no_bits(dtype: torch.dtype) -> None:
     sliced = {name: x.cuda() for name, x in wide.items()}
     views = {name: sliced[name][1:, ::2, 1:65] for name in ("a", "b")}
     views["initial_state"] = sliced["initial_state"][1:, 1:65]
-    expected = model.linear_scan("plain", *ORDERS[256], **cut)
+    expected = of_model(cut, "plain")
     for tensors in (views, {name: x.contiguous() for name, x in views.items()}):
         h, final = kernel(**tensors)
         assert_same_bits(h, expected[0])
@@ -91,9 +154,9 @@ def test_infinities_and_nan_of_the_model() -> None:
     tensors["b"][0, 100, 3] = float("inf")
     tensors["a"][1, 300, 5] = float("nan")
     tensors["a"][1, 20, 7] = float("inf")
-    for variant in VARIANTS:
+    for variant in ("plain", "kahan", "full"):
         h, final = linear_scan(variant).call(**on_device(tensors))
-        expected = model.linear_scan(variant, *ORDERS[256], **tensors)
+        expected = of_model(tensors, variant)
         assert_same_bits(h, expected[0])
         assert_same_bits(final, expected[1])
 
@@ -127,7 +190,9 @@ def test_streams_at_once() -> None:
     assert all(torch.equal(h, expected) for h in results)
 
 
-def captured(call: Callable[[], torch.Tensor]) -> tuple[torch.cuda.CUDAGraph, torch.Tensor]:
+def captured(
+    call: Callable[[], torch.Tensor],
+) -> tuple[torch.cuda.CUDAGraph, torch.Tensor]:
     """A CUDA graph of the call, and the tensor that its replays write."""
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -138,7 +203,7 @@ def captured(call: Callable[[], torch.Tensor]) -> tuple[torch.cuda.CUDAGraph, to
 def test_graphs_replayed_at_once() -> None:
     """Two graphs captured on one stream may be replayed on two, with new inputs too."""
     kernel = linear_scan("plain").call
-    inputs = [on_device(drawn((4, 4096, 512), torch.float32, seed)) for seed in (1, 2)]
+    inputs = [on_device(drawn((4, 4096, 512), FP32, seed=seed)) for seed in (1, 2)]
     expected = [kernel(**tensors)[0] for tensors in inputs]
     torch.cuda.synchronize()
     graphs = [captured(lambda t=tensors: kernel(**t)[0]) for tensors in inputs]
