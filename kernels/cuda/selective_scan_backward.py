@@ -5,7 +5,7 @@ channel and step, and makes the others again. Sums over channels, batch rows
 and steps have a fixed order, without atomics. Blocks leave the gradients of B and C as
 partial sums over their channels, and those of A, D and delta_bias as sums over the
 steps of their batch row: at most WORKSPACE bytes (64 MiB) at a time. Problems with more
-are taken in slices of steps and of batch rows, with the same bits.
+are taken in slices of steps and of batch rows, told by the shape alone.
 """
 
 from collections.abc import Mapping

@@ -116,6 +116,23 @@ def adjoint(
 
 
 @jit()
+def _of_warp(x: Any, y: Any, rows: Any, first: Any, in_warp: Any) -> Any:
+    """sum x[d] y[d] over the channels of the warp from `first` on."""
+    channels = in_warp.size
+    if not rows:
+        for i in range(channels):
+            d = first + i
+            in_warp[i] = x[d] * y[d] if d < x.size else _ZERO
+        return tree(in_warp, channels)
+    total = _ZERO
+    for low in range(first, first + channels // 2):
+        high = low + channels // 2
+        both = fma(y[high], x[high], y[low] * x[low])
+        total = total + both if low > first else both
+    return total
+
+
+@jit()
 def over_channels(x: Any, y: Any, rows: Any, channels: Any, warps: Any, to: Any) -> Any:
     """sum x[d, t] y[d, t, n] over d, into to [t, n]."""
     count = x.shape[0]
@@ -125,23 +142,10 @@ def over_channels(x: Any, y: Any, rows: Any, channels: Any, warps: Any, to: Any)
             total = _ZERO
             for block in range(0, count, warps * channels):
                 of_block = _ZERO
-                for warp in range(warps):
-                    first = block + warp * channels
-                    if rows:
-                        if first >= count:
-                            continue
-                        value = _ZERO
-                        for pair in range(8):
-                            low, high = first + pair, first + pair + 8
-                            both = fma(
-                                y[high, t, n], x[high, t], y[low, t, n] * x[low, t]
-                            )
-                            value = value + both if pair else both
-                    else:
-                        for i in range(channels):
-                            d = first + i
-                            in_warp[i] = x[d, t] * y[d, t, n] if d < count else _ZERO
-                        value = tree(in_warp, channels)
-                    of_block = of_block + value if warp else value
+                for first in range(block, block + warps * channels, channels):
+                    if rows and first >= count:
+                        break
+                    value = _of_warp(x[:, t], y[:, t, n], rows, first, in_warp)
+                    of_block = of_block + value if first > block else value
                 total = total + of_block if block else of_block
             to[t, n] = total
