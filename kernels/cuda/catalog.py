@@ -5,7 +5,11 @@ from typing import TYPE_CHECKING
 
 from scancheck.contract import Contract, ErrorModel, Structure
 from scancheck.kernel import Kernel
-from scancheck.kernels.cuda import linear_scan_instances
+from scancheck.kernels.cuda import (
+    linear_scan_instances,
+    selective_scan_instances,
+    selective_scan_kernels,
+)
 from scancheck.kernels.cuda.error_models import REPRODUCIBLE_ERRORS
 from scancheck.kernels.cuda.toolkit import unavailable
 
@@ -21,7 +25,10 @@ CHUNK = 256
 
 def kernels() -> tuple[Kernel, ...]:
     """Every CUDA kernel; those that cannot run here say why."""
-    return tuple(linear_scan(variant) for variant in linear_scan_instances.VARIANTS)
+    return (
+        *(linear_scan(variant) for variant in linear_scan_instances.VARIANTS),
+        *selective_scan_kernels.kernels(),
+    )
 
 
 def linear_scan(variant: str, chunk: int = CHUNK) -> Kernel:
@@ -59,7 +66,7 @@ def sources() -> dict[str, tuple[str, ...]]:
     return {
         source: tuple(linear_scan_instances.instances(source))
         for source in (linear_scan_instances.FORWARD, linear_scan_instances.BACKWARD)
-    }
+    } | {selective_scan_instances.SOURCE: tuple(selective_scan_instances.instances())}
 
 
 def _linear_scan(

@@ -1,6 +1,6 @@
 """selective_scan on a CUDA device: Mamba-1's scan fused with its gates."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -221,7 +221,11 @@ def _planned(
 ) -> Plan:
     tensors = dict(zip(_NAMES, given, strict=True))
     device = check_device(OP, tensors)
-    problem = problem_of(tensors, _shared_memory(device))
+    properties = torch.cuda.get_device_properties(device)
+    problem = replace(
+        problem_of(tensors, properties.shared_memory_per_block_optin),
+        multiprocessors=properties.multi_processor_count,
+    )
     u = tensors["u"]
     assert u is not None
     instance = chosen(problem, DTYPES[u.dtype], variant, order)
@@ -271,13 +275,6 @@ def _key_strides(tensor: torch.Tensor | None) -> tuple[int, ...]:
             return batch, 0, state
         case strides:
             return strides[:3]
-
-
-@cache
-def _shared_memory(device: torch.device) -> int:
-    """Bytes of shared memory that a block may have."""
-    properties = torch.cuda.get_device_properties(device)
-    return int(properties.shared_memory_per_block_optin)
 
 
 def _initial(

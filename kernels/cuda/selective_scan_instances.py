@@ -31,8 +31,9 @@ LARGEST_STEPS = 2**31 - 2**10
 ORDERS = ("sequential", "time")
 """In which steps are combined; what a result's bits depend on."""
 
-MANY_CHANNELS = 8192
-"""B D from which selective_scan_rows is faster than selective_scan_time."""
+CHANNELS_OF_ROWS = 92
+"""B D per multiprocessor from which selective_scan_rows is faster than
+selective_scan_time; measured on an H200 (132) at L = 2048."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +49,7 @@ class Problem:
     constant_c: bool
     aligned: bool  # rows of u, delta, z, B, C and y are whole 16-byte vectors
     shared: int  # bytes of shared memory that a block may have
+    multiprocessors: int = 132  # an H200's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +94,8 @@ def candidates(problem: Problem, dtype: str, variant: str) -> list[Instance]:
         if problem.states <= ROWS_STATES:
             found[:0] = _rows(problem, dtype, variant)
         if variant != "accurate":
-            many = problem.batch * problem.channels >= MANY_CHANNELS
+            channels = problem.batch * problem.channels
+            many = channels >= CHANNELS_OF_ROWS * problem.multiprocessors
             place = len(found) - 1 if many else 0
             found.insert(place, time(dtype, variant, problem.states, problem.aligned))
     return [instance for instance in found if instance.shared <= problem.shared]
@@ -106,10 +109,15 @@ def _rows(problem: Problem, dtype: str, variant: str) -> list[Instance]:
 
 
 def _rows_warps(problem: Problem) -> int:
-    """Warps per block: 12, one block per multiprocessor, where they are whole."""
+    """Warps per block: 12, one block a multiprocessor, where they leave few idle.
+
+    Else 4, three blocks a multiprocessor.
+    """
     in_group = problem.channels // problem.groups
-    total = problem.batch * problem.channels
-    return 12 if in_group % 192 == 0 and total >= 192 * 120 else 4
+    count = problem.batch * problem.groups * in_group // 192
+    rounds = -(-count // problem.multiprocessors)
+    busy = count >= 0.9 * rounds * problem.multiprocessors
+    return 12 if in_group % 192 == 0 and busy else 4
 
 
 def _lanes(states: int) -> int:
