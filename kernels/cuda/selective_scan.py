@@ -1,7 +1,6 @@
 """selective_scan on a CUDA device: Mamba-1's scan fused with its gates."""
 
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -106,7 +105,7 @@ class _SelectiveScan(torch.autograd.Function):
             last_state = u.new_empty(*u.shape[:2], A.shape[1], dtype=torch.float32)
         edges = None
         if any(ctx.needs_input_grad) and plan.instance.order == "sequential":
-            edges = _edges(plan, u)
+            edges = room_for_edges(plan, u)
         ctx.set_materialize_grads(False)
         ctx.how = variant, delta_softplus, plan
         ctx.save_for_backward(*tensors, edges)
@@ -125,13 +124,13 @@ class _SelectiveScan(torch.autograd.Function):
         with on_device(u.device):
             if edges is None and u.numel():
                 # The order in time keeps no states: the sequential one makes them.
-                edges = _edges(plan, u)
+                edges = room_for_edges(plan, u)
                 again = plan_for(variant, "sequential", delta_softplus, tuple(tensors))
                 run(
                     again,
                     tuple(tensors),
                     torch.empty_like(u),
-                    edges[:, 0].clone(),
+                    edges.new_empty(edges[:, 0].shape),
                     edges,
                 )
             named = dict(zip(_NAMES, tensors, strict=True))
@@ -147,7 +146,7 @@ class _SelectiveScan(torch.autograd.Function):
         return None, None, None, *(gradients[name] for name in _NAMES)
 
 
-def _edges(plan: Plan, u: torch.Tensor) -> torch.Tensor:
+def room_for_edges(plan: Plan, u: torch.Tensor) -> torch.Tensor:
     """Room for the states before each plan.edge_steps steps."""
     problem = plan.problem
     edges = -(-problem.steps // plan.edge_steps)
