@@ -7,6 +7,7 @@ from scancheck.contract import Contract, ErrorModel, Structure
 from scancheck.kernel import Kernel
 from scancheck.kernels.cuda import (
     linear_scan_instances,
+    selective_scan_backward_instances,
     selective_scan_instances,
     selective_scan_kernels,
 )
@@ -66,7 +67,10 @@ def sources() -> dict[str, tuple[str, ...]]:
     return {
         source: tuple(linear_scan_instances.instances(source))
         for source in (linear_scan_instances.FORWARD, linear_scan_instances.BACKWARD)
-    } | {selective_scan_instances.SOURCE: tuple(selective_scan_instances.instances())}
+    } | {
+        module.SOURCE: tuple(module.instances())
+        for module in (selective_scan_instances, selective_scan_backward_instances)
+    }
 
 
 def _linear_scan(

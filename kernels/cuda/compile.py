@@ -105,6 +105,21 @@ def _function(
     return module.get_function(compiled.symbols[expression])
 
 
+@cache
+def function_with_shared(source: str, expression: str, shared: int, device: int) -> Any:
+    """As `function`, allowed `shared` bytes of dynamic shared memory a block.
+
+    `device` is the current one.
+    """
+    from cupy_backends.cuda.api import driver
+
+    found = function(source, expression)
+    driver.funcSetAttribute(
+        found.ptr, driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared
+    )
+    return found
+
+
 def resources(compiled: Cubin) -> dict[str, Resources]:
     """Registers, spills and static shared memory by name expression."""
     found = {

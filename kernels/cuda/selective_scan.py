@@ -1,15 +1,16 @@
 """selective_scan on a CUDA device: Mamba-1's scan fused with its gates."""
 
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.autograd.function import once_differentiable
 
 from scancheck.errors import CaseInvalid
-from scancheck.kernels.cuda.compile import function
+from scancheck.kernels.cuda import selective_scan_backward_instances
+from scancheck.kernels.cuda.compile import function_with_shared
 from scancheck.kernels.cuda.launch import (
     CUDA_NAMES,
     aligned,
@@ -19,6 +20,7 @@ from scancheck.kernels.cuda.launch import (
     on_device,
     pointer,
 )
+from scancheck.kernels.cuda.selective_scan_backward import backward
 from scancheck.kernels.cuda.selective_scan_instances import (
     BYTES,
     LARGEST_STATES,
@@ -37,9 +39,6 @@ _DTYPES = {name: dtype for dtype, name in CUDA_NAMES.items()}
 DTYPES = {_DTYPES[source]: name for name, source in STORAGE.items()}
 """Names of the storage formats by torch dtype."""
 
-LOG2_EDGE_STEPS = 8
-"""Of the steps between kept states."""
-
 _NAMES = ("u", "delta", "z", "B", "C", "A", "D", "delta_bias", "initial_state")
 _Tensors = tuple[torch.Tensor | None, ...]
 
@@ -51,6 +50,8 @@ class Plan:
     instance: Instance
     device: torch.device
     blocks: int
+    problem: Problem
+    edge_steps: int  # between the states that the backward pass needs
     words: NDArray[np.int64]  # the kernel's arguments; pointers first, to be filled in
 
 
@@ -80,13 +81,77 @@ def selective_scan(
     """
     tensors = (u, delta, z, B, C, A, D, delta_bias, initial_state)
     plan = plan_for(variant, order, delta_softplus, tensors)
+    differentiable: Any = _SelectiveScan.apply
     with on_device(plan.device):
-        y = torch.empty_like(u, memory_format=torch.contiguous_format)
+        y, last_state = differentiable(variant, plan, delta_softplus, *tensors)
+    return y, last_state
+
+
+class _SelectiveScan(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        variant: str,
+        plan: Plan,
+        delta_softplus: bool,
+        *tensors: torch.Tensor | None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        u, A = tensors[0], tensors[5]
+        assert u is not None and A is not None
+        y = u.new_empty(u.shape)
         if y.numel() == 0:
-            return y, _initial(u, A, initial_state)
-        last_state = u.new_empty(*u.shape[:2], A.shape[1], dtype=torch.float32)
-        run(plan, tensors, y, last_state, None)
+            last_state = _initial(u, A, tensors[-1])
+        else:
+            last_state = u.new_empty(*u.shape[:2], A.shape[1], dtype=torch.float32)
+        edges = None
+        if any(ctx.needs_input_grad) and plan.instance.order == "sequential":
+            edges = room_for_edges(plan, u)
+        ctx.set_materialize_grads(False)
+        ctx.how = variant, delta_softplus, plan
+        ctx.save_for_backward(*tensors, edges)
+        if y.numel():
+            run(plan, tensors, y, last_state, edges)
         return y, last_state
+
+    @staticmethod
+    @once_differentiable
+    def backward(
+        ctx: Any, y_bar: torch.Tensor | None, last_bar: torch.Tensor | None
+    ) -> tuple[torch.Tensor | None, ...]:
+        *tensors, edges = ctx.saved_tensors
+        variant, delta_softplus, plan = ctx.how
+        u = tensors[0]
+        with on_device(u.device):
+            if edges is None and u.numel():
+                # The order in time keeps no states: the sequential one makes them.
+                edges = room_for_edges(plan, u)
+                again = plan_for(variant, "sequential", delta_softplus, tuple(tensors))
+                run(
+                    again,
+                    tuple(tensors),
+                    torch.empty_like(u),
+                    edges.new_empty(edges[:, 0].shape),
+                    edges,
+                )
+            named = dict(zip(_NAMES, tensors, strict=True))
+            gradients = backward(
+                variant,
+                plan.problem,
+                bool(delta_softplus),
+                named | {"edges": edges},
+                y_bar,
+                last_bar,
+                dict(zip(_NAMES, ctx.needs_input_grad[3:], strict=True)),
+            )
+        return None, None, None, *(gradients[name] for name in _NAMES)
+
+
+def room_for_edges(plan: Plan, u: torch.Tensor) -> torch.Tensor:
+    """Room for the states before each plan.edge_steps steps."""
+    problem = plan.problem
+    edges = -(-problem.steps // plan.edge_steps)
+    shape = problem.batch, edges, problem.channels, problem.states
+    return u.new_empty(shape, dtype=torch.float32)
 
 
 def plan_for(
@@ -115,7 +180,7 @@ def run(
     """Launches the plan on the current device, which is the plan's.
 
     `edges` [B, ceil(L / E), D, N] in fp32 receives the state before each
-    E = 2**LOG2_EDGE_STEPS steps; not in the order of time.
+    E = plan.edge_steps steps; not in the order of time.
     """
     words = plan.words.copy()
     pointers = [pointer(x) for x in (*tensors, y, last_state, edges)]
@@ -124,7 +189,12 @@ def run(
     expression = instance.expression if edges is None else instance.with_edges
     assert expression is not None
     launch(
-        _function(expression, plan.instance.shared, plan.device.index),
+        function_with_shared(
+            SOURCE,
+            expression,
+            instance.shared,
+            torch.cuda.current_device(),
+        ),
         plan.blocks,
         (plan.instance.threads,),
         (words.view(f"V{words.nbytes}"),),  # type: ignore[arg-type]
@@ -158,6 +228,10 @@ def _planned(
     u = tensors["u"]
     assert u is not None
     instance = chosen(problem, DTYPES[u.dtype], variant, order)
+    backward_instance = selective_scan_backward_instances.chosen(
+        problem, DTYPES[u.dtype], variant
+    )
+    edge_steps = backward_instance.edge_steps
     no_pointers = (0,) * (len(given) + 3)  # y, last_state and edges too
     words = (
         *no_pointers,
@@ -173,27 +247,17 @@ def _planned(
         *_key_strides(tensors["C"]),
         *_strides(tensors["A"], 1),
         *_strides(tensors["initial_state"], 2),
-        LOG2_EDGE_STEPS,
+        edge_steps.bit_length() - 1,
         int(delta_softplus),
     )
     return Plan(
         instance=instance,
         device=device,
         blocks=blocks(problem, instance),
+        problem=problem,
+        edge_steps=edge_steps,
         words=np.array(words, dtype=np.int64),
     )
-
-
-@cache
-def _function(expression: str, shared: int, device: int) -> Any:
-    """The function, allowed its shared memory; `device` is the current one."""
-    from cupy_backends.cuda.api import driver
-
-    found = function(SOURCE, expression)
-    driver.funcSetAttribute(
-        found.ptr, driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared
-    )
-    return found
 
 
 def _strides(tensor: torch.Tensor | None, count: int) -> tuple[int, ...]:

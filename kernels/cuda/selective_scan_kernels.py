@@ -73,7 +73,7 @@ def selective_scan(variant: str, order: str | None = None) -> Kernel:
         contract=contract(variant, only),
         dtypes=tuple(STORAGE),
         chunk=None if only == "sequential" else TIME_TILE,
-        gradients=False,
+        gradients=True,
         layouts=("keys=grouped",) if order == "time" else _LAYOUTS,
         edge_sizes=True,
         unavailable=unavailable(),
