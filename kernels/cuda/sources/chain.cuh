@@ -9,17 +9,23 @@
 
 typedef unsigned long long Word;
 
+// The words of a value are two, taken in turns by the links of its chain: whoever writes
+// the value of link k has seen that of link k - 1, and so knows that k - 2 was read.
+constexpr int IN_TURNS = 2;
+
 struct Turn {
   unsigned number;  // 0, 1, ... in the order in which blocks started
-  unsigned flag;    // marks the words of this launch
+  unsigned flag;    // marks what the first link of this launch publishes; others add k
 };
 
-// The next number, for one thread of each block to take.
-__device__ __forceinline__ Turn take_turn(Word* ticket, unsigned blocks) {
+// The next number, for one thread of each block to take. A chain of this launch has at
+// most `links` links.
+__device__ __forceinline__ Turn take_turn(Word* ticket, unsigned blocks,
+                                          unsigned links) {
   const Word taken = atomicAdd(ticket, Word(1));
   const Turn turn = {unsigned(taken), unsigned(taken >> 32) + 1u};
   // The last number is gone, so no other block of this launch comes here again.
-  if (turn.number == blocks - 1u) atomicExch(ticket, Word(turn.flag) << 32);
+  if (turn.number == blocks - 1u) atomicExch(ticket, (taken >> 32) + links << 32);
   return turn;
 }
 
