@@ -90,12 +90,7 @@ _FORWARD = {
     2: (Tile(count=4, lanes=16, blocks=2), Tile(count=1, lanes=32, blocks=1)),
 }
 _BACKWARD = {
-    4: (Tile(count=2, lanes=16, blocks=1), Tile(count=1, lanes=16, blocks=1)),
-    2: (Tile(count=4, lanes=16, blocks=1), Tile(count=1, lanes=16, blocks=1)),
-}
-# Maps with rests take twice the shared memory.
-_BACKWARD_WITH_RESTS = {
-    4: _BACKWARD[4],
+    4: (Tile(count=1, lanes=16, blocks=2),),
     2: (Tile(count=4, lanes=8, blocks=2), Tile(count=1, lanes=16, blocks=1)),
 }
 _STEP_BY_STEP = {
@@ -132,8 +127,7 @@ def forward_tiles(form: Form, algorithm: Algorithm) -> tuple[Tile, ...]:
 
 def backward_tiles(form: Form) -> tuple[Tile, ...]:
     """Tiles of the backward pass, the preferred one first."""
-    with_rests = form.variant.words > 1
-    return (_BACKWARD_WITH_RESTS if with_rests else _BACKWARD)[form.size]
+    return _BACKWARD[form.size]
 
 
 def forward(form: Form, algorithm: Algorithm, which: str, tile: Tile) -> str:

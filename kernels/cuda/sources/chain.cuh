@@ -35,14 +35,38 @@ __device__ __forceinline__ void publish(Word* word, unsigned flag, float value) 
                : "memory");
 }
 
+__device__ __forceinline__ Word looked_at(const Word* word) {
+  Word flagged;
+  asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];"
+               : "=l"(flagged)
+               : "l"(word)
+               : "memory");
+  return flagged;
+}
+
+__device__ __forceinline__ bool has_flag(Word flagged, unsigned flag) {
+  return unsigned(flagged >> 32) == flag;
+}
+
+__device__ __forceinline__ float value_of(Word flagged) {
+  return __uint_as_float(unsigned(flagged));
+}
+
 // The value that an earlier block published in the word; waits until it is there.
 __device__ __forceinline__ float awaited(const Word* word, unsigned flag) {
   Word flagged;
   do {
-    asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];"
-                 : "=l"(flagged)
-                 : "l"(word)
-                 : "memory");
-  } while (unsigned(flagged >> 32) != flag);
-  return __uint_as_float(unsigned(flagged));
+    flagged = looked_at(word);
+  } while (!has_flag(flagged, flag));
+  return value_of(flagged);
+}
+
+// The values of two neighbouring words, looked at together.
+__device__ __forceinline__ float2 awaited_two(const Word* words, unsigned flag) {
+  Word first, second;
+  do {
+    first = looked_at(words);
+    second = looked_at(words + 1);
+  } while (!has_flag(first, flag) || !has_flag(second, flag));
+  return make_float2(value_of(first), value_of(second));
 }

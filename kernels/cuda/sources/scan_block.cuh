@@ -60,9 +60,11 @@ struct Carry {
                                                 long long lanes) {
     const Word* from = words(workspace, link - 1, lane, lanes);
     const unsigned flag = turn.flag + unsigned(link - 1);
-    State state = {awaited(from, flag), 0.0f};
-    if constexpr (HAS_RESTS<VARIANT>) state.rest = awaited(from + 1, flag);
-    return state;
+    if constexpr (HAS_RESTS<VARIANT>) {
+      const float2 two = awaited_two(from, flag);
+      return {two.x, two.y};
+    }
+    return {awaited(from, flag), 0.0f};
   }
 
   static __device__ __forceinline__ void hand_on(Word* workspace, Turn turn,
