@@ -163,7 +163,7 @@ def backward(form: Form, tile: Tile) -> str:
 
 def instances(source: str) -> tuple[str, ...]:
     """Every instance of a source that a call can take."""
-    found = {}
+    found: dict[str, None] = {}
     for form, algorithm in product(_forms(), ALGORITHMS.values()):
         if source == BACKWARD:
             names = [backward(form, tile) for tile in backward_tiles(form)]
