@@ -157,7 +157,8 @@ def _compiled(
                 f"{source} does not compile with {' '.join(options)} ({error}):\n{log}"
             ) from error
         return Cubin(
-            image=nvrtc.getCUBIN(program),
+            # CuPy takes the image's last byte, a zero, for the end of a string.
+            image=nvrtc.getCUBIN(program) + b"\0",
             symbols={name: nvrtc.getLoweredName(program, name) for name in expressions},
             log=nvrtc.getProgramLog(program).rstrip("\0"),
         )

@@ -32,7 +32,8 @@ class Compiled:
 
 def covering(instances: Sequence[str]) -> tuple[str, ...]:
     """Some of the instances, such that every argument has had each of its values."""
-    chosen, seen = [], set()
+    chosen: list[str] = []
+    seen: set[tuple[str, int, str]] = set()
     # Those with most new values first, so that few suffice.
     left = {instance: set(_arguments(instance)) for instance in instances}
     while left:

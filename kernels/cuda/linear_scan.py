@@ -1,8 +1,8 @@
-"""linear_scan on a CUDA device, h_t = a_t h_{t-1} + b_t in one pass, differentiable.
+"""linear_scan on a CUDA device, h_t = a_t h_{t-1} + b_t, differentiable.
 
-The forward pass keeps the states before chunks, 1 / chunk of the size of h (twice that
-where states have rests), and only where a gradient is wanted. The backward pass reads
-a, b and the cotangent once and writes the gradients once.
+The forward pass keeps the states before chunks, 1 / CHUNK of the size of h (twice that
+where states have rests), and only where a gradient is wanted. The backward pass is one
+for all algorithms: it reads a, b and the cotangent once and writes gradients once.
 """
 
 from typing import Any
@@ -11,33 +11,28 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from scancheck.errors import CaseInvalid
-from scancheck.kernels.cuda.compile import function
 from scancheck.kernels.cuda.launch import (
     CUDA_NAMES,
-    aligned,
     check_device,
     check_tensor,
-    launch,
     on_device,
-    pointer,
 )
 from scancheck.kernels.cuda.linear_scan_instances import (
-    BACKWARD,
-    FORWARD,
-    ORDERS,
+    ALGORITHMS,
+    CHUNK,
     VARIANTS,
-    instance,
-    tile_for,
+    Algorithm,
+    Form,
 )
-from scancheck.kernels.cuda.workspace import workspace
+from scancheck.kernels.cuda.linear_scan_launch import launch_backward, launch_forward
 
 OP = "linear_scan"
 Tensor = torch.Tensor
 
 
 def linear_scan(
+    algorithm: str,
     variant: str,
-    chunk: int,
     a: Tensor | None,
     g: Tensor | None,
     b: Tensor,
@@ -58,9 +53,15 @@ def linear_scan(
     _check("g" if logs else "a", gate, b, initial_state)
     if initial_state is not None:
         initial_state = initial_state.contiguous()
+    form = Form(
+        storage=CUDA_NAMES[b.dtype],
+        size=b.element_size(),
+        variant=VARIANTS[variant],
+        logs=logs,
+    )
     run: Any = _LinearScan.apply
     with on_device(b.device):
-        h, final = run(variant, chunk, logs, gate, b, initial_state)
+        h, final = run(ALGORITHMS[algorithm], form, gate, b, initial_state)
     return h, final
 
 
@@ -81,35 +82,28 @@ class _LinearScan(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        variant: str,
-        chunk: int,
-        logs: bool,
+        algorithm: Algorithm,
+        form: Form,
         gate: Tensor,
         b: Tensor,
         initial_state: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         batches, length, channels = b.shape
         h = b.new_empty(b.shape)
-        if b.numel() == 0:
-            final = b.new_zeros(batches, channels, dtype=torch.float32)
-            if initial_state is not None:
-                final.copy_(initial_state)
-        else:
-            final = b.new_empty(batches, channels, dtype=torch.float32)
+        final = b.new_empty(batches, channels, dtype=torch.float32)
         edges = None
-        if any(ctx.needs_input_grad):
-            shape = (-(-length // chunk), batches, channels, VARIANTS[variant].words)
+        if any(ctx.needs_input_grad) or len(algorithm.passes) > 1:
+            shape = (-(-length // CHUNK), batches, channels, form.variant.words)
             edges = b.new_empty(shape, dtype=torch.float32)
-        ctx.set_materialize_grads(False)
-        ctx.how = variant, chunk, logs, initial_state is not None
-        ctx.save_for_backward(gate, b, edges)
         if b.numel():
-            _run(
-                FORWARD,
-                (variant, chunk, logs),
-                (gate, b),
-                (gate, b, initial_state, h, final, edges),
-            )
+            launch_forward(algorithm, form, gate, b, initial_state, h, final, edges)
+        elif initial_state is not None:
+            final.copy_(initial_state)
+        else:
+            final.zero_()
+        ctx.set_materialize_grads(False)
+        ctx.form, ctx.has_initial = form, initial_state is not None
+        ctx.save_for_backward(gate, b, edges)
         return h, final
 
     @staticmethod
@@ -118,12 +112,11 @@ class _LinearScan(torch.autograd.Function):
         ctx: Any, hbar: Tensor | None, final_bar: Tensor | None
     ) -> tuple[Tensor | None, ...]:
         gate, b, edges = ctx.saved_tensors
-        variant, chunk, logs, has_initial = ctx.how
-        wanted = ctx.needs_input_grad[3:]
+        wanted = ctx.needs_input_grad[2:]
         gate_bar = b.new_empty(b.shape) if wanted[0] else None
         drive_bar = b.new_empty(b.shape) if wanted[1] else None
         initial_bar = None
-        if has_initial and wanted[2]:
+        if ctx.has_initial and wanted[2]:
             initial_bar = b.new_empty(b.shape[0], b.shape[2], dtype=torch.float32)
         if final_bar is not None:
             final_bar = final_bar.contiguous()
@@ -131,53 +124,11 @@ class _LinearScan(torch.autograd.Function):
             # Autograd hands on expanded tensors, as of a sum.
             hbar = hbar.contiguous()
         if b.numel():
+            bars = gate_bar, drive_bar, initial_bar
             with on_device(b.device):
-                _run(
-                    BACKWARD,
-                    (variant, chunk, logs),
-                    (gate, b, hbar),
-                    (gate, b, edges, hbar, final_bar, gate_bar, drive_bar, initial_bar),
-                )
+                launch_backward(ctx.form, gate, b, edges, hbar, final_bar, bars)
         elif initial_bar is not None:
             initial_bar.zero_()
             if final_bar is not None:
                 initial_bar.copy_(final_bar)
-        return None, None, None, gate_bar, drive_bar, initial_bar
-
-
-def _run(
-    source: str,
-    how: tuple[str, int, bool],
-    strided: tuple[Tensor | None, ...],
-    tensors: tuple[Tensor | None, ...],
-) -> None:
-    """Launches the instance for these tensors; those `strided` come with strides."""
-    variant, chunk, logs = how
-    gate, b, *_ = tensors
-    assert gate is not None and b is not None
-    batches, length, channels = b.shape
-    chunks = -(-length // chunk)
-    tile = tile_for(
-        source, b.element_size(), chunk, lambda count: aligned(count, *strided)
-    )
-    expression = instance(
-        source,
-        CUDA_NAMES[b.dtype],
-        VARIANTS[variant],
-        logs=logs,
-        chunk=chunk,
-        tile=tile,
-    )
-    words = VARIANTS[variant].words * (chunks - 1) * batches * channels
-    strides = [s for x in strided for s in ((0, 0) if x is None else x.stride()[:2])]
-    launch(
-        function(source, expression),
-        -(-channels // (tile.count * tile.lanes)) * batches * chunks,
-        (tile.lanes, ORDERS[chunk][0]),
-        (
-            *map(pointer, tensors),
-            pointer(workspace(words)),
-            *b.shape,
-            *strides,
-        ),
-    )
+        return None, None, gate_bar, drive_bar, initial_bar

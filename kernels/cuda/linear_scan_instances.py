@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from itertools import product
 
 FORWARD, BACKWARD = "linear_scan.cu", "linear_scan_backward.cu"
-_KERNELS = {FORWARD: "single_pass", BACKWARD: "single_pass_backward"}
 
 STORAGE = {"fp32": "float", "fp16": "__half", "bf16": "__nv_bfloat16"}
 
-ORDERS = {128: (16, 8), 256: (16, 16)}
-"""Rows and steps per row by chunk: the order of operations, the same for any shape."""
+CHUNK = 256
+"""Steps between two states that the forward pass keeps."""
+ROWS, STEPS = 16, 16
+BACKWARD_ROWS, BACKWARD_STEPS = 32, 8
+"""How a chunk is cut: the order of operations, the same for any shape."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +42,36 @@ VARIANTS = {
         of_logs="LogDecay<scancheck::Reproducible>",
         of_decays=None,
     ),
+    "fast_segsum": Variant(
+        source="FAST_LOG",
+        words=1,
+        of_logs="LogDecay<scancheck::Fast>",
+        of_decays=None,
+    ),
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Algorithm:
+    """The order inside a chunk and between chunks."""
+
+    passes: tuple[str, ...]  # over the data; none: step by step
+    rows: str = "IN_ORDER"  # how rows are combined
+    carry: str | None = None  # the kernel between two passes
+
+
+ALGORITHMS = {
+    "single_pass": Algorithm(passes=("CHAINED",)),
+    "single_pass_warps": Algorithm(passes=("CHAINED",), rows="SHUFFLE"),
+    "single_pass_shared": Algorithm(passes=("CHAINED",), rows="SHARED"),
+    "two_pass": Algorithm(passes=("TOTALS", "EDGES"), carry="carry_in_order"),
+    "two_pass_carry_tree": Algorithm(
+        passes=("TOTALS", "EDGES"), carry="carry_by_doubling"
+    ),
+    "sequential": Algorithm(passes=()),
+}
+CARRY_LANES, CARRY_GROUPS, CARRY_THREADS = 32, 32, 128
+STEPS_AHEAD = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,55 +83,112 @@ class Tile:
     blocks: int  # blocks per multiprocessor that registers are limited for
 
 
-def _tile(count: int, lanes: int, blocks: int) -> Tile:
-    return Tile(count=count, lanes=lanes, blocks=blocks)
-
-
-# By source, bytes per element and chunk; measured on an H200. The last of each takes
-# any channel count and alignment.
-_TILES = {
-    (FORWARD, 4, 128): (_tile(2, 32, 2), _tile(1, 32, 2)),
-    (FORWARD, 4, 256): (_tile(2, 16, 2), _tile(1, 32, 1)),
-    (FORWARD, 2, 128): (_tile(4, 32, 2), _tile(1, 32, 2)),
-    (FORWARD, 2, 256): (_tile(4, 16, 2), _tile(1, 32, 1)),
-    (BACKWARD, 4, 128): (_tile(1, 32, 2),),
-    (BACKWARD, 4, 256): (_tile(1, 32, 1),),
-    (BACKWARD, 2, 128): (_tile(2, 32, 1), _tile(1, 32, 1)),
-    (BACKWARD, 2, 256): (_tile(2, 16, 2), _tile(1, 32, 1)),
+# By bytes per element; measured on an H200. The last of each takes any channel count
+# and alignment.
+_FORWARD = {
+    4: (Tile(count=2, lanes=16, blocks=2), Tile(count=1, lanes=32, blocks=1)),
+    2: (Tile(count=4, lanes=16, blocks=2), Tile(count=1, lanes=32, blocks=1)),
+}
+_BACKWARD = {
+    4: (Tile(count=1, lanes=16, blocks=2),),
+    2: (Tile(count=4, lanes=8, blocks=2), Tile(count=1, lanes=16, blocks=1)),
+}
+_STEP_BY_STEP = {
+    4: (Tile(count=1, lanes=64, blocks=1),),
+    2: (Tile(count=2, lanes=64, blocks=1), Tile(count=1, lanes=64, blocks=1)),
 }
 
 
-def tile_for(
-    source: str, size: int, chunk: int, aligned: Callable[[int], bool]
-) -> Tile:
-    """The first tile for elements of `size` bytes that the tensors are aligned for."""
-    tiles = _TILES[source, size, chunk]
-    return next(t for t in tiles if t.count == 1 or aligned(t.count))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Form:
+    """What a kernel is made for."""
+
+    storage: str  # what the sources call the dtype
+    size: int  # bytes of an element
+    variant: Variant
+    logs: bool  # decays are given as logarithms
+
+    @property
+    def arguments(self) -> str:
+        """Template arguments that every kernel over the data begins with."""
+        decay = self.variant.of_logs if self.logs else self.variant.of_decays
+        return f"{self.storage}, {decay}, {self.variant.source}"
 
 
-def instance(
-    source: str, storage: str, variant: Variant, *, logs: bool, chunk: int, tile: Tile
-) -> str:
-    """The name expression; `storage` is what the sources call the dtype."""
-    decay = variant.of_logs if logs else variant.of_decays
-    rows, steps = ORDERS[chunk]
+def tile_for(tiles: tuple[Tile, ...], aligned: Callable[[int], bool]) -> Tile:
+    """The first tile that the tensors are aligned for."""
+    return next(tile for tile in tiles if tile.count == 1 or aligned(tile.count))
+
+
+def forward_tiles(form: Form, algorithm: Algorithm) -> tuple[Tile, ...]:
+    """Tiles of a forward pass, the preferred one first."""
+    return (_FORWARD if algorithm.passes else _STEP_BY_STEP)[form.size]
+
+
+def backward_tiles(form: Form) -> tuple[Tile, ...]:
+    """Tiles of the backward pass, the preferred one first."""
+    return _BACKWARD[form.size]
+
+
+def forward(form: Form, algorithm: Algorithm, which: str, tile: Tile) -> str:
+    """The instance of one pass over chunks."""
     return (
-        f"{_KERNELS[source]}<{storage}, {decay}, {variant.source}, {tile.count}, "
-        f"{tile.lanes}, {rows}, {steps}, {tile.blocks}>"
+        f"forward<{which}, {form.arguments}, {algorithm.rows}, {tile.count}, "
+        f"{tile.lanes}, {ROWS}, {STEPS}, {tile.blocks}>"
     )
 
 
-def instances(source: str) -> Iterator[str]:
+def sequential(form: Form, tile: Tile) -> str:
+    """The instance that goes step by step."""
+    return (
+        f"sequential<{form.arguments}, {tile.count}, {tile.lanes}, {STEPS_AHEAD}, "
+        f"{CHUNK}>"
+    )
+
+
+def carry(variant: Variant, algorithm: Algorithm) -> str:
+    """The instance between two passes."""
+    if algorithm.carry == "carry_by_doubling":
+        return f"{algorithm.carry}<{variant.source}, {CARRY_LANES}, {CARRY_GROUPS}>"
+    return f"{algorithm.carry}<{variant.source}>"
+
+
+def backward(form: Form, tile: Tile) -> str:
+    """The instance of the backward pass."""
+    return (
+        f"single_pass_backward<{form.arguments}, {tile.count}, {tile.lanes}, "
+        f"{BACKWARD_ROWS}, {BACKWARD_STEPS}, {tile.blocks}>"
+    )
+
+
+def instances(source: str) -> tuple[str, ...]:
     """Every instance of a source that a call can take."""
-    for dtype, variant, chunk in product(STORAGE, VARIANTS.values(), ORDERS):
-        for tile in _TILES[source, 4 if dtype == "fp32" else 2, chunk]:
-            for logs in (False, True):
-                if logs or variant.of_decays is not None:
-                    yield instance(
-                        source,
-                        STORAGE[dtype],
-                        variant,
-                        logs=logs,
-                        chunk=chunk,
-                        tile=tile,
-                    )
+    found: dict[str, None] = {}
+    for form, algorithm in product(_forms(), ALGORITHMS.values()):
+        if source == BACKWARD:
+            names = [backward(form, tile) for tile in backward_tiles(form)]
+        else:
+            names = list(_forward_instances(form, algorithm))
+        found |= dict.fromkeys(names)
+    return tuple(found)
+
+
+def _forms() -> Iterator[Form]:
+    for dtype, variant, logs in product(STORAGE, VARIANTS.values(), (False, True)):
+        if logs or variant.of_decays is not None:
+            yield Form(
+                storage=STORAGE[dtype],
+                size=4 if dtype == "fp32" else 2,
+                variant=variant,
+                logs=logs,
+            )
+
+
+def _forward_instances(form: Form, algorithm: Algorithm) -> Iterator[str]:
+    for tile in forward_tiles(form, algorithm):
+        if not algorithm.passes:
+            yield sequential(form, tile)
+        for which in algorithm.passes:
+            yield forward(form, algorithm, which, tile)
+    if algorithm.carry is not None:
+        yield carry(form.variant, algorithm)

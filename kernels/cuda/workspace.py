@@ -1,24 +1,25 @@
 """Memory through which the blocks of one launch hand values to one another.
 
-A workspace holds a ticket word and `words` flagged words, 8 bytes each:
+A workspace holds a ticket word and flagged words, 8 bytes each:
 
-    ticket word    epoch in the upper half, tickets taken in the lower one
-    flagged word   an fp32 value in the lower half; in the upper half the flag, one more
-                   than the epoch of the launch that wrote it
+    ticket word    in the upper half the links so far, the lengths of all launches'
+                   chains; in the lower half the tickets taken by the present launch
+    flagged word   an fp32 value in the lower half, its flag in the upper one: one more
+                   than the links before the one that wrote it, in all launches
 
-A block takes its number and the epoch by one atomic addition to the ticket word. The
-block that takes the last number sets the word to the next epoch with no tickets taken;
-no block of this launch looks at it again. The next launch on the stream starts when
-this one has ended. So words are cleared once, when they are allocated: what an earlier
-launch left has an older flag. Nothing is passed from the host, so a launch may be
-replayed.
+A block takes its number, and the links so far, by one atomic addition to the ticket
+word. The block that takes the last number adds the launch's own links, with no tickets
+taken; no block of this launch looks at the word again. The next launch on the stream
+starts when this one has ended. So words are cleared once, when they are allocated: what
+an earlier launch left has an older flag. Nothing is passed from the host, so a launch
+may be replayed.
 
 Two launches that may run at once must not share a workspace. Outside of CUDA graphs
 each stream has its own. While a graph is captured, each launch gets its own, cleared by
 a node of the graph, because graphs captured on one stream may be replayed on several.
 
-A flag repeats after 2**32 - 1 launches; the workspace is cleared before. A launch that
-is aborted leaves tickets taken, but on CUDA that is the end of its context, and of the
+Flags repeat after 2**32 links; the workspace is cleared before. A launch that is
+aborted leaves tickets taken, but on CUDA that is the end of its context, and of the
 workspace with it.
 """
 
@@ -26,26 +27,29 @@ from threading import Lock
 
 import torch
 
-_MOST_LAUNCHES = 2**32 - 2
+IN_TURNS = 2
+"""Words of each value, which links use in turns (chain.cuh)."""
+
+_MOST_LINKS = 2**32 - 1
 _kept: dict[tuple[int, int], "_Kept"] = {}
 _lock = Lock()
 
 
 class _Kept:
-    """The workspace of one stream, and how often it was used since it was cleared."""
+    """The workspace of one stream, and the links since it was cleared."""
 
-    __slots__ = ("launches", "memory")
+    __slots__ = ("links", "memory")
 
     def __init__(self, memory: torch.Tensor) -> None:
         self.memory = memory
-        self.launches = 0
+        self.links = 0
 
 
-def workspace(words: int) -> torch.Tensor:
+def workspace(words: int, *, links: int) -> torch.Tensor:
     """A ticket word and at least `words` flagged words for the next launch.
 
-    It is for one launch on torch's current stream of the current device: int64, on
-    that device.
+    It is for one launch on torch's current stream of the current device, whose chains
+    have at most `links` links: int64, on that device.
     """
     stream = torch.cuda.current_stream()
     if torch.cuda.is_current_stream_capturing():
@@ -55,10 +59,10 @@ def workspace(words: int) -> torch.Tensor:
         kept = _kept.get(key)
         if kept is None or kept.memory.numel() <= words:
             kept = _kept[key] = _Kept(_cleared(words, stream.device))
-        elif kept.launches == _MOST_LAUNCHES:
+        elif kept.links + links > _MOST_LINKS:
             kept.memory.zero_()
-            kept.launches = 0
-        kept.launches += 1
+            kept.links = 0
+        kept.links += links
         return kept.memory
 
 

@@ -5,13 +5,15 @@ In fp32 with fused multiply-adds, whatever the storage. A chunk is `rows` rows o
 
     row map      the steps of a row combined one after another
     before[r]    the row maps before row r combined one after another; none for row 0
-    S_out        all row maps of the chunk applied to S_in, the state before the chunk
+    S_out        all row maps of the chunk applied to S_in, the state before the chunk;
+                 or a tree of chunks, combined in the same way
     S_t          before[r] applied to S_in, then step after step through row r
 
 with the combinations of kernels/cuda/sources/affine.cuh. The adjoint G_t = a_{t+1}
 G_{t+1} + hbar_t takes the same rows and chunks from the last to the first.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -28,6 +30,9 @@ PLAIN, KAHAN, FULL, LOG = range(4)
 VARIANTS = {"plain": PLAIN, "kahan": KAHAN, "full": FULL, "segsum": LOG}
 """`fast` has no model: its exponential is the hardware's."""
 
+_GIVEN, _STEPWISE = -1, -2
+"""In place of a number of groups: all states before chunks are given, or each is what
+the last step of the chunk before left."""
 _ZERO, _ONE = np.float32(0.0), np.float32(1.0)
 
 
@@ -88,37 +93,126 @@ def rounded(variant, x, low):
 
 
 @jit()
-def chain(variant, rows, steps, decay, drive, start, after, before):
-    """The states before and after each step, [N, T], and after the last one, [N].
+def accumulated(variant, maps, count, doubling):
+    """maps[r] becomes the combination of maps[0] .. maps[r], r < count; [rows, 4].
 
-    decay, drive [N, T], float32: decays are logarithms for LOG. `start` [N] is the
-    state before the first step. `after` and `before` are written.
+    One after another, or by doubling (Hillis and Steele).
+    """
+    if not doubling:
+        for r in range(1, count):
+            total = combined(variant, True, _map(maps[r - 1]), _map(maps[r]))
+            maps[r] = np.array(total)
+        return
+    reach = 1
+    while reach < count:
+        earlier = maps.copy()
+        for r in range(reach, count):
+            left, right = _map(earlier[r - reach]), _map(earlier[r])
+            maps[r] = np.array(combined(variant, True, left, right))
+        reach *= 2
+
+
+@jit()
+def _map(row):
+    return row[0], row[1], row[2], row[3]
+
+
+@jit()
+def row_maps(variant, steps, decay, drive, maps):
+    """Fills maps[r] with the combination of the steps of row r, in order."""
+    for r in range(len(maps)):
+        first = r * steps
+        row = (decay[first], drive[first], _ZERO, _ZERO)
+        for t in range(first + 1, min(first + steps, len(drive))):
+            step = (decay[t], drive[t], _ZERO, _ZERO)
+            row = combined(variant, False, row, step)
+        maps[r] = np.array(row)
+
+
+@jit()
+def carried(variant, totals, edges, groups):
+    """edges[k + 1] from edges[k] by totals[k]; [chunks, 2] from [chunks - 1, 4].
+
+    In order, or where `groups` is not 0 by a tree: as many groups of consecutive totals
+    are combined by doubling.
+    """
+    count = len(totals)
+    each = -(-count // groups) if groups else count
+    used = -(-count // each) if count else 0
+    sofar = np.empty((used, 4), np.float32)
+    for group in range(used):
+        whole = _map(totals[group * each])
+        for k in range(group * each + 1, min((group + 1) * each, count)):
+            whole = combined(variant, True, whole, _map(totals[k]))
+        sofar[group] = np.array(whole)
+    if groups:
+        accumulated(variant, sofar, used, True)
+    for group in range(used):
+        x, low = edges[0]
+        if group > 0:
+            x, low = applied(variant, True, _map(sofar[group - 1]), x, low)
+        for k in range(group * each, min((group + 1) * each, count)):
+            x, low = applied(variant, True, _map(totals[k]), x, low)
+            edges[k + 1, 0], edges[k + 1, 1] = x, low
+
+
+@jit()
+def stepped(variant, steps, decay, drive, sofar, edge, before, after):
+    """Fills in the states before and after each step of a chunk; returns the last one.
+
+    From the state before it, with its rest, as is the one that is returned.
+    """
+    x, low = edge[0], edge[1]
+    for r in range(len(sofar)):
+        x, low = edge[0], edge[1]
+        if r > 0:
+            x, low = applied(variant, True, _map(sofar[r - 1]), x, low)
+        for t in range(r * steps, min((r + 1) * steps, len(drive))):
+            before[t] = rounded(variant, x, low)
+            step = (decay[t], drive[t], _ZERO, _ZERO)
+            x, low = applied(variant, False, step, x, low)
+            after[t] = rounded(variant, x, low)
+    return x, low
+
+
+@jit()
+def chain(variant, rows, steps, doubling, groups, decay, drive, edges, before, after):
+    """The states before and after each step, [N, T], and those before chunks.
+
+    decay, drive [N, T], float32: decays are logarithms for LOG. edges [N, chunks, 2]
+    has the state before the first step; the others are filled in, unless `groups` is
+    _GIVEN.
     """
     lanes, length = drive.shape
     chunk = rows * steps
-    last = start.copy()
+    chunks = -(-length // chunk)
+    maps = np.empty((chunks, rows, 4), np.float32)
+    totals = np.empty((max(chunks - 1, 0), 4), np.float32)
     for n in range(lanes):
-        value, low = start[n], _ZERO
-        for first_of_chunk in range(0, length, chunk):
-            end = min(first_of_chunk + chunk, length)
-            sofar = (_ONE, _ZERO, _ZERO, _ZERO)
-            for first in range(first_of_chunk, end, steps):
-                x, x_low = value, low
-                if first > first_of_chunk:
-                    x, x_low = applied(variant, True, sofar, value, low)
-                row = (decay[n, first], drive[n, first], _ZERO, _ZERO)
-                for t in range(first, min(first + steps, end)):
-                    step = (decay[n, t], drive[n, t], _ZERO, _ZERO)
-                    before[n, t] = rounded(variant, x, x_low)
-                    x, x_low = applied(variant, False, step, x, x_low)
-                    after[n, t] = rounded(variant, x, x_low)
-                    if t > first:
-                        row = combined(variant, False, row, step)
-                begins = first == first_of_chunk
-                sofar = row if begins else combined(variant, True, sofar, row)
-            value, low = applied(variant, True, sofar, value, low)
-            last[n] = after[n, end - 1]
-    return last
+        for k in range(chunks):
+            part = slice(k * chunk, min((k + 1) * chunk, length))
+            used = -(-(part.stop - part.start) // steps)
+            row_maps(variant, steps, decay[n, part], drive[n, part], maps[k, :used])
+            accumulated(variant, maps[k], used, doubling)
+            if k + 1 < chunks:
+                totals[k] = maps[k, rows - 1]
+        if groups >= 0:
+            carried(variant, totals, edges[n], groups)
+        for k in range(chunks):
+            part = slice(k * chunk, min((k + 1) * chunk, length))
+            used = -(-(part.stop - part.start) // steps)
+            x, low = stepped(
+                variant,
+                steps,
+                decay[n, part],
+                drive[n, part],
+                maps[k, :used],
+                edges[n, k],
+                before[n, part],
+                after[n, part],
+            )
+            if groups == _STEPWISE and k + 1 < chunks:
+                edges[n, k + 1, 0], edges[n, k + 1, 1] = x, low
 
 
 @jit()
@@ -154,10 +248,31 @@ def adjoint_chain(variant, rows, steps, decay_after, drive, start, after):
             value, low = applied(variant, True, sofar, value, low)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """How a pass over the data is cut, and in which order it is combined."""
+
+    rows: int  # per chunk
+    steps: int  # per row
+    doubling: bool = False  # rows are combined by doubling, else in order
+    groups: int = 0  # of chunks combined by doubling; 0: chunk after chunk
+
+
+ORDERS = {
+    "single_pass": Order(rows=16, steps=16),
+    "single_pass_warps": Order(rows=16, steps=16, doubling=True),
+    "single_pass_shared": Order(rows=16, steps=16, doubling=True),
+    "two_pass": Order(rows=16, steps=16),
+    "two_pass_carry_tree": Order(rows=16, steps=16, groups=32),
+    "sequential": Order(rows=1, steps=256, groups=_STEPWISE),
+}
+BACKWARD_ORDER = Order(rows=32, steps=8)
+
+
 def linear_scan(
     variant: str,
-    rows: int,
-    steps: int,
+    order: Order,
+    backward_order: Order,
     a: torch.Tensor | None,
     g: torch.Tensor | None,
     b: torch.Tensor,
@@ -165,11 +280,12 @@ def linear_scan(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """h [B, T, D] in the dtype of b and the final state [B, D] in fp32, differentiable.
 
-    One of a and g = log a is given.
+    One of a and g = log a is given. Both orders have the same steps per chunk.
     """
     gate = g if a is None else a
     run: Any = _LinearScan.apply
-    h, final = run((VARIANTS[variant], rows, steps), a is None, gate, b, initial_state)
+    how = VARIANTS[variant], order, backward_order, a is None
+    h, final = run(how, gate, b, initial_state)
     return h, final
 
 
@@ -177,23 +293,27 @@ class _LinearScan(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        order: tuple[int, int, int],
-        logs: bool,
+        how: tuple[int, Order, Order, bool],
         gate: torch.Tensor,
         b: torch.Tensor,
         initial_state: torch.Tensor | None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
+        variant, order, _, logs = how
         start = torch.zeros(b.shape[0], b.shape[2])
         if initial_state is not None:
             start = initial_state.detach().clone()
-        after = np.empty(_lanes(b).shape, np.float32)
-        before = np.empty_like(after)
-        held, decay = _decays(order[0], logs, gate)
-        last = chain(*order, held, _lanes(b), start.flatten().numpy(), after, before)
-        ctx.order, ctx.logs, ctx.decays = order, logs, (held, decay)
-        ctx.before = before
+        drive = _lanes(b)
+        chunks = -(-b.shape[1] // (order.rows * order.steps))
+        ctx.edges = np.zeros((len(drive), chunks, 2), np.float32)
+        ctx.edges[:, :1, 0] = start.reshape(-1, 1).numpy()
+        ctx.decays = _decays(variant, logs, gate)
+        _, after = _states(
+            variant, order, order.groups, ctx.decays[0], drive, ctx.edges
+        )
+        ctx.how = how
         ctx.save_for_backward(gate, b, initial_state)
-        return _tokens(after, b), torch.from_numpy(last).reshape_as(start)
+        final = torch.from_numpy(after[:, -1:].copy()) if b.shape[1] else start
+        return _tokens(after, b), final.reshape_as(start)
 
     @staticmethod
     @once_differentiable
@@ -201,24 +321,41 @@ class _LinearScan(torch.autograd.Function):
         ctx: Any, hbar: torch.Tensor, final_bar: torch.Tensor
     ) -> tuple[torch.Tensor | None, ...]:
         gate, b, initial_state = ctx.saved_tensors
+        variant, _, order, logs = ctx.how
         held, decay = ctx.decays
-        identity = _ZERO if ctx.order[0] == LOG else _ONE
-        decay_after = np.full_like(held, identity)
+        before, _ = _states(variant, order, _GIVEN, held, _lanes(b), ctx.edges)
+        decay_after = np.full_like(held, _ZERO if variant == LOG else _ONE)
         decay_after[:, :-1] = held[:, 1:]
         adjoint = np.empty_like(held)
         start = final_bar.flatten().numpy()
-        variant, rows, steps = ctx.order
         drive = _lanes(hbar)
-        adjoint_chain(variant, rows, steps, decay_after, drive, start, adjoint)
+        adjoint_chain(
+            variant, order.rows, order.steps, decay_after, drive, start, adjoint
+        )
         with np.errstate(all="ignore"):
-            gate_bar = adjoint * ctx.before
-            if ctx.logs:
+            gate_bar = adjoint * before
+            if logs:
                 gate_bar = decay * gate_bar
             initial_bar = None
             if initial_state is not None:
                 bar = decay[:, 0] * adjoint[:, 0] if b.shape[1] else start
                 initial_bar = torch.from_numpy(bar).reshape_as(initial_state)
-        return None, None, _tokens(gate_bar, gate), _tokens(adjoint, b), initial_bar
+        return None, _tokens(gate_bar, gate), _tokens(adjoint, b), initial_bar
+
+
+def _states(
+    variant: int,
+    order: Order,
+    groups: int,
+    held: FloatArray,
+    drive: FloatArray,
+    edges: FloatArray,
+) -> tuple[FloatArray, FloatArray]:
+    """The states before and after each step, [N, T]; fills in edges."""
+    before, after = np.empty_like(drive), np.empty_like(drive)
+    rows, steps, doubling = order.rows, order.steps, order.doubling
+    chain(variant, rows, steps, doubling, groups, held, drive, edges, before, after)
+    return before, after
 
 
 def _decays(

@@ -10,15 +10,18 @@
 //        Horner scheme: Graillat, Langlois and Louvet, Japan J. Indust. Appl. Math. 26,
 //        2009)
 // log    as plain, but a map holds the logarithm of its decay: decays are combined by
-//        adding, so that a product of decays that leaves the range does no harm
+//        adding, so that a product of decays that leaves the range does no harm;
+//        with the reproducible or the fast exponential
 #pragma once
 
 #include "functions.cuh"
 
-enum Variant { PLAIN, KAHAN, FULL, LOG };
+enum Variant { PLAIN, KAHAN, FULL, LOG, FAST_LOG };
 
 template <Variant VARIANT>
 constexpr bool HAS_RESTS = VARIANT == KAHAN || VARIANT == FULL;
+template <Variant VARIANT>
+constexpr bool IN_LOGS = VARIANT == LOG || VARIANT == FAST_LOG;
 
 struct Affine {
   float decay, drive, decay_rest, drive_rest;
@@ -45,8 +48,9 @@ template <Variant VARIANT, bool RESTS>
 __device__ __forceinline__ State applied(const Affine& map, State x) {
   if constexpr (VARIANT == PLAIN) {
     return {__fmaf_rn(map.decay, x.value, map.drive), 0.0f};
-  } else if constexpr (VARIANT == LOG) {
-    const float decay = scancheck::Reproducible::exp(map.decay);
+  } else if constexpr (IN_LOGS<VARIANT>) {
+    const float decay = VARIANT == LOG ? scancheck::Reproducible::exp(map.decay)
+                                       : scancheck::Fast::exp(map.decay);
     return {__fmaf_rn(decay, x.value, map.drive), 0.0f};
   } else {
     const float product = __fmul_rn(map.decay, x.value);
@@ -69,7 +73,7 @@ template <Variant VARIANT, bool RESTS>
 __device__ __forceinline__ Affine combined(const Affine& left, const Affine& right) {
   const State drive = applied<VARIANT, RESTS>(
       right, State{left.drive, left.drive_rest});
-  if constexpr (VARIANT == LOG) {
+  if constexpr (IN_LOGS<VARIANT>) {
     return {__fadd_rn(right.decay, left.decay), drive.value, 0.0f, 0.0f};
   }
   const float decay = __fmul_rn(right.decay, left.decay);

@@ -1,37 +1,51 @@
-// linear_scan forward: h_t = a_t h_{t-1} + b_t in one pass, with the carry chained.
+// linear_scan forward: h_t = a_t h_{t-1} + b_t.
 //
 // A block takes LANES x COUNT channels of a chunk of ROWS x STEPS steps, each thread
 // STEPS consecutive steps (a row) of COUNT channels:
 //
 //   1. a thread combines the steps of its row, in order;
-//   2. one thread per channel combines the rows, in order;
-//   3. the state before the chunk is awaited, the one after it published;
+//   2. the rows are combined (rows.cuh);
+//   3. the state before the chunk comes, and the one after it is made;
 //   4. a thread takes its row's start state and steps through its row.
 //
-// The order of operations depends on ROWS and STEPS alone, not on LANES and COUNT.
-#include "scan_block.cuh"
+// CHAINED does all of it in one pass, the carry chained from block to block. In two
+// passes, TOTALS writes what step 2 gives, a kernel of carry.cuh carries states over it,
+// and EDGES takes them from there. The order of operations depends on ROWS, STEPS and
+// INNER alone, not on LANES, COUNT and whether one pass or two.
+#include "carry.cuh"
+#include "rows.cuh"
+#include "sequential.cuh"
+
+enum Pass { CHAINED, TOTALS, EDGES };
 
 // a (or what Decay makes it from), b: [B, T, D], their strides in elements, the last
 // one 1; initial [B, D] or null; h [B, T, D] and final [B, D] without gaps; edges
-// [chunks, B, D, WORDS] or null: the state before each chunk and its rest.
-template <typename T, typename Decay, Variant VARIANT, int COUNT, int LANES, int ROWS,
-          int STEPS, int BLOCKS>
+// [chunks, B, D, WORDS]: the state before each chunk and its rest, written by CHAINED
+// where it is not null and read by EDGES; totals [chunks - 1, B, D].
+template <Pass PASS, typename T, typename Decay, Variant VARIANT, Inner INNER, int COUNT,
+          int LANES, int ROWS, int STEPS, int BLOCKS>
 __global__ void __launch_bounds__(LANES* ROWS, BLOCKS)
-    single_pass(const T* __restrict__ a, const T* __restrict__ b,
-                const float* __restrict__ initial, T* __restrict__ h,
-                float* __restrict__ final, float* __restrict__ edges, Word* workspace,
-                long long batches, long long length, long long channels,
-                long long a_batch, long long a_time, long long b_batch,
-                long long b_time) {
+    forward(const T* __restrict__ a, const T* __restrict__ b,
+            const float* __restrict__ initial, T* __restrict__ h,
+            float* __restrict__ final, float* __restrict__ edges,
+            float4* __restrict__ totals, Word* workspace, long long batches,
+            long long length, long long channels, long long a_batch, long long a_time,
+            long long b_batch, long long b_time) {
   constexpr int WIDTH = LANES * COUNT;
   constexpr int CHUNK = ROWS * STEPS;
   constexpr int WORDS = Carry<VARIANT>::WORDS;
-  __shared__ RowMaps<VARIANT, ROWS, WIDTH> maps;
+  constexpr int PITCH = WIDTH + (INNER == SHUFFLE ? 1 : 0);
+  __shared__ RowMaps<VARIANT, ROWS, WIDTH, PITCH> copies[INNER == SHARED ? 2 : 1];
+  auto& maps = copies[0];
   __shared__ State starts[WIDTH];
   __shared__ Turn turn;
 
   const int lane = threadIdx.x, row = threadIdx.y;
-  if (lane == 0 && row == 0) turn = take_turn(workspace, gridDim.x);
+  if (lane == 0 && row == 0) {
+    const unsigned chunks = unsigned((length + CHUNK - 1) / CHUNK);
+    turn = PASS == CHAINED ? take_turn(workspace, gridDim.x, chunks)
+                           : Turn{blockIdx.x, 0u};
+  }
   __syncthreads();
   const unsigned tiles = unsigned((channels + WIDTH - 1) / WIDTH);
   const unsigned tile = turn.number % tiles;
@@ -87,32 +101,44 @@ __global__ void __launch_bounds__(LANES* ROWS, BLOCKS)
   }
   __syncthreads();
 
-  for (int c = row * LANES + lane; c < WIDTH; c += LANES * ROWS) {
+  const int thread = row * LANES + lane;
+  if constexpr (INNER == SHUFFLE) {
+    combine_by_shuffles(maps, thread, LANES * ROWS);
+    __syncthreads();
+  } else if constexpr (INNER == SHARED) {
+    combine_in_shared<COUNT>(copies, row, lane * COUNT);
+    __syncthreads();
+  }
+  const long long lanes = batches * channels;
+  for (int c = thread; c < WIDTH; c += LANES * ROWS) {
     const long long d = (long long)(tile)*WIDTH + c;
     if (d >= channels) continue;
-    // Row r of the maps becomes the combination of all rows before r.
-    Affine before = maps.get(0, c);
-#pragma unroll
-    for (int r = 1; r < ROWS; r++) {
-      const Affine next = maps.get(r, c);
-      maps.put(r, c, before);
-      before = combined<VARIANT, true>(before, next);
+    const Affine total = INNER == IN_ORDER ? combine_in_order(maps, c) : maps.get(0, c);
+    const long long place = batch * channels + d;
+    const long long edge = chunk * lanes + place;
+    if constexpr (PASS == TOTALS) {
+      totals[edge] = as_four(total);
+      continue;
     }
-    const long long place = (long long)(batch)*channels + d;
-    const long long stride = batches * channels;
-    Word* words = workspace + 1 + WORDS * (chunk * stride + place);
-    State start = {initial ? initial[place] : 0.0f, 0.0f};
-    if (chunk > 0) start = Carry<VARIANT>::await(words - WORDS * stride, turn.flag);
-    if ((chunk + 1ll) * CHUNK < length) {
-      Carry<VARIANT>::hand_on(words, turn.flag, applied<VARIANT, true>(before, start));
-    }
-    if (edges) {
-      float* edge = edges + WORDS * (chunk * stride + place);
-      edge[0] = start.value;
-      if constexpr (HAS_RESTS<VARIANT>) edge[1] = start.rest;
+    State start = {0.0f, 0.0f};
+    if constexpr (PASS == EDGES) {
+      start.value = edges[WORDS * edge];
+      if constexpr (HAS_RESTS<VARIANT>) start.rest = edges[WORDS * edge + 1];
+    } else {
+      if (chunk > 0) {
+        start = Carry<VARIANT>::await(workspace, turn, chunk, place, lanes);
+      } else if (initial) {
+        start.value = initial[place];
+      }
+      if ((chunk + 1ll) * CHUNK < length) {
+        const State after = applied<VARIANT, true>(total, start);
+        Carry<VARIANT>::hand_on(workspace, turn, chunk, place, lanes, after);
+      }
+      if (edges) put_edge<VARIANT>(edges, edge, start);
     }
     starts[c] = start;
   }
+  if constexpr (PASS == TOTALS) return;
   __syncthreads();
   if (valid == 0) return;
 

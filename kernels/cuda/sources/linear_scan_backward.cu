@@ -3,7 +3,7 @@
 // Chunks, rows and steps are those of the forward pass, taken from the last to the
 // first; the carry is chained from chunk to chunk. The states are computed again inside
 // each chunk, from the one before it, which the forward pass kept.
-#include "scan_block.cuh"
+#include "rows.cuh"
 
 // The map of one step of the adjoint: the decay of the step after it, or 1 at the end.
 template <typename Decay, typename Vector>
@@ -35,14 +35,15 @@ __global__ void __launch_bounds__(LANES* ROWS, BLOCKS)
   __shared__ Turn turn;
 
   const int lane = threadIdx.x, row = threadIdx.y;
-  if (lane == 0 && row == 0) turn = take_turn(workspace, gridDim.x);
+  const long long chunks = (length + CHUNK - 1) / CHUNK;
+  if (lane == 0 && row == 0) turn = take_turn(workspace, gridDim.x, unsigned(chunks));
   __syncthreads();
   const unsigned tiles = unsigned((channels + WIDTH - 1) / WIDTH);
   const unsigned tile = turn.number % tiles;
   const unsigned rest = turn.number / tiles;
   const unsigned batch = rest % unsigned(batches);
-  const long long chunks = (length + CHUNK - 1) / CHUNK;
-  const long long chunk = chunks - 1 - rest / unsigned(batches);
+  const unsigned link = rest / unsigned(batches);
+  const long long chunk = chunks - 1 - link;
 
   const long long channel = (long long)(tile)*WIDTH + lane * COUNT;
   const long long time = chunk * CHUNK + row * STEPS;
@@ -104,38 +105,26 @@ __global__ void __launch_bounds__(LANES* ROWS, BLOCKS)
 
   const long long in_chunk = length - chunk * CHUNK;
   const int rows = in_chunk < CHUNK ? int((in_chunk + STEPS - 1) / STEPS) : ROWS;
-  const long long stride = batches * channels;
+  const long long lanes = batches * channels;
   for (int k = row * LANES + lane; k < 2 * WIDTH; k += LANES * ROWS) {
     const int c = k % WIDTH;
     const long long d = (long long)(tile)*WIDTH + c;
     if (d >= channels) continue;
     const long long place = (long long)(batch)*channels + d;
     if (k < WIDTH) {
-      // Row r of the maps becomes the combination of all rows before r.
-      Affine before = forward_maps.get(0, c);
-      for (int r = 1; r < rows; r++) {
-        const Affine next = forward_maps.get(r, c);
-        forward_maps.put(r, c, before);
-        before = combined<VARIANT, true>(before, next);
-      }
-      const float* edge = edges + WORDS * (chunk * stride + place);
+      combine_in_order(forward_maps, c);
+      const float* edge = edges + WORDS * (chunk * lanes + place);
       forward_starts[c] = {edge[0], HAS_RESTS<VARIANT> ? edge[1] : 0.0f};
     } else {
-      // Row r becomes the combination of all rows after r.
-      Affine after = adjoint_maps.get(rows - 1, c);
-      for (int r = rows - 2; r >= 0; r--) {
-        const Affine next = adjoint_maps.get(r, c);
-        adjoint_maps.put(r, c, after);
-        after = combined<VARIANT, true>(after, next);
-      }
-      Word* words = workspace + 1 + WORDS * (chunk * stride + place);
+      const Affine after = rows == ROWS ? combine_in_reverse(adjoint_maps, ROWS, c)
+                                        : combine_in_reverse(adjoint_maps, rows, c);
       State start = {final_bar ? final_bar[place] : 0.0f, 0.0f};
-      if (chunk + 1 < chunks) {
-        start = Carry<VARIANT>::await(words, turn.flag);
+      if (link > 0) {
+        start = Carry<VARIANT>::await(workspace, turn, link, place, lanes);
       }
       if (chunk > 0) {
-        Carry<VARIANT>::hand_on(words - WORDS * stride, turn.flag,
-                             applied<VARIANT, true>(after, start));
+        const State handed = applied<VARIANT, true>(after, start);
+        Carry<VARIANT>::hand_on(workspace, turn, link, place, lanes, handed);
       }
       adjoint_starts[c] = start;
     }

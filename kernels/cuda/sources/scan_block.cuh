@@ -10,7 +10,7 @@
 //
 // GivenDecay  the decay itself
 // ExpDecay    the decay's logarithm, of which the decay is taken here
-// LogDecay    the decay's logarithm, kept as it is (for Variant LOG)
+// LogDecay    the decay's logarithm, kept as it is (for IN_LOGS)
 struct GivenDecay {
   static constexpr float IDENTITY = 1.0f;
 
@@ -44,28 +44,46 @@ __device__ __forceinline__ Affine step_map(float gate, float drive) {
   return {Decay::held(gate), drive, 0.0f, 0.0f};
 }
 
+// The chain through chunks, links counted from 0; lane of `lanes` in all.
 template <Variant VARIANT>
 struct Carry {
   static constexpr int WORDS = HAS_RESTS<VARIANT> ? 2 : 1;  // per channel
 
-  static __device__ __forceinline__ State await(const Word* words, unsigned flag) {
-    State state = {awaited(words, flag), 0.0f};
-    if constexpr (HAS_RESTS<VARIANT>) state.rest = awaited(words + 1, flag);
-    return state;
+  static __device__ __forceinline__ Word* words(Word* workspace, long long link,
+                                                long long lane, long long lanes) {
+    return workspace + 1 + WORDS * (link % IN_TURNS * lanes + lane);
   }
 
-  static __device__ __forceinline__ void hand_on(Word* words, unsigned flag, State x) {
-    publish(words, flag, x.value);
-    if constexpr (HAS_RESTS<VARIANT>) publish(words + 1, flag, x.rest);
+  // What the link before this one handed on.
+  static __device__ __forceinline__ State await(Word* workspace, Turn turn,
+                                                long long link, long long lane,
+                                                long long lanes) {
+    const Word* from = words(workspace, link - 1, lane, lanes);
+    const unsigned flag = turn.flag + unsigned(link - 1);
+    if constexpr (HAS_RESTS<VARIANT>) {
+      const float2 two = awaited_two(from, flag);
+      return {two.x, two.y};
+    }
+    return {awaited(from, flag), 0.0f};
+  }
+
+  static __device__ __forceinline__ void hand_on(Word* workspace, Turn turn,
+                                                 long long link, long long lane,
+                                                 long long lanes, State state) {
+    Word* to = words(workspace, link, lane, lanes);
+    const unsigned flag = turn.flag + unsigned(link);
+    publish(to, flag, state.value);
+    if constexpr (HAS_RESTS<VARIANT>) publish(to + 1, flag, state.rest);
   }
 };
 
-// Maps of the rows of a chunk by channel, in shared memory.
-template <Variant VARIANT, int ROWS, int CHANNELS>
+// Maps of the rows of a chunk by channel, in shared memory. PITCH is CHANNELS, or one
+// more where lanes run along the rows, so that they use different banks.
+template <Variant VARIANT, int ROWS, int CHANNELS, int PITCH = CHANNELS>
 struct RowMaps {
-  float2 first[ROWS][CHANNELS];  // decay, drive
-  float drive_rest[HAS_RESTS<VARIANT> ? ROWS : 1][HAS_RESTS<VARIANT> ? CHANNELS : 1];
-  float decay_rest[VARIANT == FULL ? ROWS : 1][VARIANT == FULL ? CHANNELS : 1];
+  float2 first[ROWS][PITCH];  // decay, drive
+  float drive_rest[HAS_RESTS<VARIANT> ? ROWS : 1][HAS_RESTS<VARIANT> ? PITCH : 1];
+  float decay_rest[VARIANT == FULL ? ROWS : 1][VARIANT == FULL ? PITCH : 1];
 
   __device__ __forceinline__ Affine get(int row, int channel) const {
     const float2 pair = first[row][channel];

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from scancheck.kernels.cuda.catalog import CHUNK, linear_scan
-from scancheck.kernels.cuda.linear_scan_instances import ORDERS
+from scancheck.kernels.cuda.catalog import linear_scan
+from scancheck.kernels.cuda.linear_scan_instances import ALGORITHMS
 from scancheck.kernels.cuda.toolkit import unavailable
 from scancheck.kernels.models import cuda_linear_scan as model
 
@@ -27,14 +27,14 @@ SHAPES = (
     (1, 2177, 8),
 )
 FORMS = (
-    ("plain", "a"),
-    ("plain", "g"),
-    ("kahan", "a"),
-    ("full", "a"),
-    ("full", "g"),
-    ("segsum", "g"),
+    ("single_pass", "plain", "a"),
+    ("single_pass", "plain", "g"),
+    ("single_pass", "kahan", "a"),
+    ("single_pass", "full", "a"),
+    ("single_pass", "full", "g"),
+    ("single_pass", "segsum", "g"),
+    *((algorithm, "plain", "a") for algorithm in list(ALGORITHMS)[1:]),
 )
-STATES = ("b", "initial_state")
 FP32 = torch.float32
 Tensors = dict[str, torch.Tensor]
 Outputs = tuple[torch.Tensor, torch.Tensor]
@@ -72,28 +72,27 @@ def assert_same_bits(got: torch.Tensor, expected: torch.Tensor) -> None:
     assert bool((same | (got.isnan() & expected.isnan())).all())
 
 
-def of_model(tensors: Tensors, variant: str, chunk: int = CHUNK) -> Outputs:
+def of_model(tensors: Tensors, variant: str, algorithm: str = "single_pass") -> Outputs:
     """What the model gives for the same tensors."""
     gates = {name: tensors.get(name) for name in ("a", "g")}
-    return model.linear_scan(
-        variant, *ORDERS[chunk], **gates, **{k: tensors[k] for k in STATES}
-    )
+    states = {name: tensors[name] for name in ("b", "initial_state")}
+    orders = model.ORDERS[algorithm], model.BACKWARD_ORDER
+    return model.linear_scan(variant, *orders, **gates, **states)
 
 
-@pytest.mark.parametrize("chunk", ORDERS)
-@pytest.mark.parametrize(("variant", "gate"), FORMS)
+@pytest.mark.parametrize(("algorithm", "variant", "gate"), FORMS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_bits_of_the_model(
-    variant: str, gate: str, chunk: int, dtype: torch.dtype
+    algorithm: str, variant: str, gate: str, dtype: torch.dtype
 ) -> None:
     """Outputs and gradients are the model's, for any length and channel count."""
-    kernel = linear_scan(variant, chunk).call
+    kernel = linear_scan(algorithm, variant).call
     for shape in SHAPES:
         tensors = drawn(shape, dtype, gate=gate)
         leaves = {name: x.requires_grad_() for name, x in on_device(tensors).items()}
         expected_leaves = {n: x.clone().requires_grad_() for n, x in tensors.items()}
         got = kernel(**leaves)
-        expected = of_model(expected_leaves, variant, chunk)
+        expected = of_model(expected_leaves, variant, algorithm)
         bars = [torch.randn(x.shape).to(x.dtype) for x in expected]
         torch.autograd.backward(got, [bar.cuda() for bar in bars])
         torch.autograd.backward(expected, bars)
@@ -103,6 +102,16 @@ def test_bits_of_the_model(
             assert_same_bits(leaf.grad, expected_leaves[name].grad)
 
 
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_long_scans_of_every_algorithm(algorithm: str) -> None:
+    """Many chunks, more than the tree has groups: still the model's bits."""
+    for dtype, shape in ((FP32, (1, 40000, 3)), (torch.bfloat16, (2, 10000, 8))):
+        tensors = drawn(shape, dtype)
+        got = linear_scan(algorithm, "full").call(**on_device(tensors))
+        for one, other in zip(got, of_model(tensors, "full", algorithm), strict=True):
+            assert_same_bits(one, other)
+
+
 @pytest.mark.parametrize("which", ["h", "final_state"])
 def test_gradients_of_one_output(which: str) -> None:
     """A cotangent that is absent, or expanded from one number, counts as it should."""
@@ -110,7 +119,9 @@ def test_gradients_of_one_output(which: str) -> None:
     grads = []
     for draw in (on_device, lambda tensors: tensors):
         leaves = {n: x.requires_grad_() for n, x in draw(drawn(shape, FP32)).items()}
-        call = linear_scan("plain").call if draw is on_device else on_model
+        call = (
+            linear_scan("single_pass", "plain").call if draw is on_device else on_model
+        )
         h, final = call(**leaves)
         (h if which == "h" else final).sum().backward()
         grads.append([x.grad.cpu() for x in leaves.values()])
@@ -126,7 +137,9 @@ def on_model(**tensors: torch.Tensor) -> Outputs:
 def test_fast_is_near_the_reproducible_one() -> None:
     """The hardware's exponential changes little and takes logarithms alone."""
     tensors = on_device(drawn((2, 1000, 64), FP32, gate="g"))
-    fast, plain = (linear_scan(v).call(**tensors)[0] for v in ("fast", "plain"))
+    fast, plain = (
+        linear_scan("single_pass", v).call(**tensors)[0] for v in ("fast", "plain")
+    )
     difference = (fast - plain).abs().max() / plain.abs().max()
     assert 0 < float(difference) < 1e-5
 
@@ -134,7 +147,7 @@ def test_fast_is_near_the_reproducible_one() -> None:
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_strides_and_alignment_change_no_bits(dtype: torch.dtype) -> None:
     """Slices of larger tensors, also from odd places, give what copies give."""
-    kernel = linear_scan("plain").call
+    kernel = linear_scan("single_pass", "plain").call
     wide = drawn((3, 700, 75), dtype)
     cut = {name: wide[name][1:, ::2, 1:65] for name in ("a", "b")}
     cut["initial_state"] = wide["initial_state"][1:, 1:65]
@@ -155,7 +168,7 @@ def test_infinities_and_nan_of_the_model() -> None:
     tensors["a"][1, 300, 5] = float("nan")
     tensors["a"][1, 20, 7] = float("inf")
     for variant in ("plain", "kahan", "full"):
-        h, final = linear_scan(variant).call(**on_device(tensors))
+        h, final = linear_scan("single_pass", variant).call(**on_device(tensors))
         expected = of_model(tensors, variant)
         assert_same_bits(h, expected[0])
         assert_same_bits(final, expected[1])
@@ -163,7 +176,7 @@ def test_infinities_and_nan_of_the_model() -> None:
 
 def test_a_thousand_launches_of_changing_size_agree() -> None:
     """One workspace serves launches of any size, one after another, with equal bits."""
-    kernel = linear_scan("plain").call
+    kernel = linear_scan("single_pass", "plain").call
     sizes = ((2, 3000, 70), (1, 300, 8), (4, 700, 64))
     inputs = [on_device(drawn(shape, torch.bfloat16)) for shape in sizes]
     first = [kernel(**tensors) for tensors in inputs]
@@ -176,7 +189,7 @@ def test_a_thousand_launches_of_changing_size_agree() -> None:
 
 def test_streams_at_once() -> None:
     """Launches on several streams that run together do not disturb each other."""
-    kernel = linear_scan("full").call
+    kernel = linear_scan("single_pass", "full").call
     tensors = on_device(drawn((4, 4096, 512), torch.float32))
     expected, _ = kernel(**tensors)
     torch.cuda.synchronize()
@@ -202,7 +215,7 @@ def captured(
 
 def test_graphs_replayed_at_once() -> None:
     """Two graphs captured on one stream may be replayed on two, with new inputs too."""
-    kernel = linear_scan("plain").call
+    kernel = linear_scan("single_pass", "plain").call
     inputs = [on_device(drawn((4, 4096, 512), FP32, seed=seed)) for seed in (1, 2)]
     expected = [kernel(**tensors)[0] for tensors in inputs]
     torch.cuda.synchronize()
@@ -226,7 +239,7 @@ def test_graphs_replayed_at_once() -> None:
 def test_empty_problems(shape: tuple[int, int, int]) -> None:
     """Without steps the final state is the initial one."""
     tensors = on_device(drawn(shape, torch.float32))
-    h, final = linear_scan("plain").call(**tensors)
+    h, final = linear_scan("single_pass", "plain").call(**tensors)
     assert h.shape == shape
     assert torch.equal(final, tensors["initial_state"])
 
@@ -238,6 +251,6 @@ def test_beyond_32_bit_offsets() -> None:
         pytest.skip("needs 16 GiB of device memory")
     a = torch.full(shape, 0.5, dtype=torch.bfloat16, device="cuda")
     b = torch.ones(shape, dtype=torch.bfloat16, device="cuda")
-    h, final = linear_scan("plain").call(a=a, b=b)
+    h, final = linear_scan("single_pass", "plain").call(a=a, b=b)
     assert torch.equal(final, torch.full_like(final, 2.0))
     assert bool((h[0, -1] == 2).all()) and bool((h[0, 0] == 1).all())

@@ -26,7 +26,7 @@ def test_refused_before_launch(tensors: dict[str, int], words: str) -> None:
     """A wrong call is one sentence that names the argument."""
     given = {name: torch.ones(1, 2, 3) for name in tensors}
     with pytest.raises(CaseInvalid, match=words):
-        linear_scan("plain").call(**given)
+        linear_scan("single_pass", "plain").call(**given)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,134 @@
+"""The launches of one linear_scan, forwards and backwards, on checked tensors."""
+
+import torch
+
+from scancheck.kernels.cuda.compile import function
+from scancheck.kernels.cuda.launch import aligned, launch, pointer
+from scancheck.kernels.cuda.linear_scan_instances import (
+    BACKWARD,
+    BACKWARD_ROWS,
+    CARRY_GROUPS,
+    CARRY_LANES,
+    CARRY_THREADS,
+    CHUNK,
+    FORWARD,
+    ROWS,
+    Algorithm,
+    Form,
+    Tile,
+    backward,
+    backward_tiles,
+    carry,
+    forward,
+    forward_tiles,
+    sequential,
+    tile_for,
+)
+from scancheck.kernels.cuda.workspace import IN_TURNS, workspace
+
+Tensor = torch.Tensor
+
+
+def launch_forward(
+    algorithm: Algorithm,
+    form: Form,
+    gate: Tensor,
+    b: Tensor,
+    initial: Tensor | None,
+    h: Tensor,
+    final: Tensor,
+    edges: Tensor | None,
+) -> None:
+    """Fills h, the final state, and edges where they are given (two passes need them).
+
+    No tensor is empty, and the tensors' device is the current one.
+    """
+    tile = tile_for(
+        forward_tiles(form, algorithm), lambda count: aligned(count, gate, b)
+    )
+    tensors = [pointer(x) for x in (gate, b, initial, h, final, edges)]
+    sizes = (*b.shape, *_strides(gate, b))
+    if not algorithm.passes:
+        blocks = _tiles(b, tile) * b.shape[0]
+        kernel = function(FORWARD, sequential(form, tile))
+        launch(kernel, blocks, (tile.lanes,), (*tensors, *sizes))
+        return
+    totals = None
+    words = _words(form, b) if algorithm.carry is None else None
+    if algorithm.carry is not None:
+        lanes = b.shape[0] * b.shape[2]
+        totals = b.new_empty((_chunks(b) - 1) * lanes * 4, dtype=torch.float32)
+    for which in algorithm.passes:
+        if which == "EDGES":
+            assert totals is not None and edges is not None
+            _launch_carry(form, algorithm, b, totals, initial, edges)
+        # The total of the last chunk is of no use.
+        chunks = _chunks(b) - (1 if which == "TOTALS" else 0)
+        if chunks:
+            launch(
+                function(FORWARD, forward(form, algorithm, which, tile)),
+                _tiles(b, tile) * b.shape[0] * chunks,
+                (tile.lanes, ROWS),
+                (*tensors, pointer(totals), pointer(words), *sizes),
+            )
+
+
+def _launch_carry(
+    form: Form,
+    algorithm: Algorithm,
+    b: Tensor,
+    totals: Tensor,
+    initial: Tensor | None,
+    edges: Tensor,
+) -> None:
+    lanes = b.shape[0] * b.shape[2]
+    threads: tuple[int, ...] = (CARRY_THREADS,)
+    if algorithm.carry == "carry_by_doubling":
+        threads = (CARRY_LANES, CARRY_GROUPS)
+    launch(
+        function(FORWARD, carry(form.variant, algorithm)),
+        -(-lanes // threads[0]),
+        threads,
+        (pointer(totals), pointer(initial), pointer(edges), _chunks(b), lanes),
+    )
+
+
+def launch_backward(
+    form: Form,
+    gate: Tensor,
+    b: Tensor,
+    edges: Tensor,
+    hbar: Tensor | None,
+    final_bar: Tensor | None,
+    bars: tuple[Tensor | None, Tensor | None, Tensor | None],
+) -> None:
+    """Fills those of the gradients of gate, b and the initial state that are there.
+
+    No tensor is empty, and the tensors' device is the current one.
+    """
+    tile = tile_for(backward_tiles(form), lambda count: aligned(count, gate, b, hbar))
+    tensors = (gate, b, edges, hbar, final_bar, *bars, _words(form, b))
+    launch(
+        function(BACKWARD, backward(form, tile)),
+        _tiles(b, tile) * b.shape[0] * _chunks(b),
+        (tile.lanes, BACKWARD_ROWS),
+        (*map(pointer, tensors), *b.shape, *_strides(gate, b, hbar)),
+    )
+
+
+def _chunks(b: Tensor) -> int:
+    return -(-b.shape[1] // CHUNK)
+
+
+def _tiles(b: Tensor, tile: Tile) -> int:
+    return -(-b.shape[2] // (tile.count * tile.lanes))
+
+
+def _words(form: Form, b: Tensor) -> Tensor:
+    lanes = b.shape[0] * b.shape[2]
+    return workspace(IN_TURNS * form.variant.words * lanes, links=_chunks(b))
+
+
+def _strides(*tensors: Tensor | None) -> list[int]:
+    """Of the batch and the time axis of each."""
+    return [s for x in tensors for s in ((0, 0) if x is None else x.stride()[:2])]
