@@ -24,7 +24,7 @@ class CudaBall(Ball):
     @property
     def exact(self) -> bool:
         """Whether the radius is the one repeated zero of `exact_cuda_ball`."""
-        zero = cuda_card.address(_zero(cuda_card.arrays()))
+        zero = cuda_card.address(zero_on(cuda_card.arrays()))
         return cuda_card.address(self.radius) == zero
 
     @property
@@ -132,7 +132,7 @@ class CudaOuterProduct(CudaBall):
 
 
 @cache
-def _zero(xp: Any) -> Any:
+def zero_on(xp: Any) -> Any:
     """The zero that exact balls repeat."""
     return xp.zeros(())
 
@@ -141,4 +141,4 @@ def exact_cuda_ball(values: Any) -> CudaBall:
     """Stored values, known exactly, moved to the card unless they are there."""
     xp = cuda_card.arrays()
     moved = xp.asarray(values, dtype=xp.float64)
-    return CudaBall(moved, xp.broadcast_to(_zero(xp), moved.shape))
+    return CudaBall(moved, xp.broadcast_to(zero_on(xp), moved.shape))

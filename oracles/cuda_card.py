@@ -30,6 +30,15 @@ EXPRESSIONS = {
         "scan_keys<8, false, true>",
         "scan_cotangents",
     ),
+    "double_double_elementwise.cu": tuple(
+        f"elementwise<{name}>"
+        for name in ("Add", "Multiply", "Exp", "Softplus", "Sigmoid")
+    ),
+    "double_double_scan.cu": (
+        "scan_lanes<true, 16>",
+        "scan_lanes<false, 4>",
+        "scan_keys<4>",
+    ),
 }
 
 # A block for each few threads while blocks are fewer than the multiprocessors of a

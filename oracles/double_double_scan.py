@@ -35,8 +35,16 @@ class DoubleDoubleSystem(GenericSystem):
     ) -> tuple[Any, Any, Any]:
         """o, the state after the tile, and all states of the tile when `keep`."""
         check_diagonal(lowered)
-        o, state, states = _run(lowered.w, lowered.v, lowered.k, lowered.r, state, keep)
+        o, state, states = self.scan(
+            lowered.w, lowered.v, lowered.k, lowered.r, state, keep
+        )
         return o, state, states if keep else None
+
+    def scan(
+        self, w: Any, v: Any, k: Any, r: Any, state: Any, keep: bool
+    ) -> tuple[Any, Any, Any]:
+        """o [G, T, L], the last state [G, K, L], and all states where `keep`."""
+        return _run(w, v, k, r, state, keep)
 
     def adjoint(
         self,
@@ -53,12 +61,12 @@ class DoubleDoubleSystem(GenericSystem):
         reversed scan is 1 there and w_{t+1} at step t.
         """
         w = lowered.w.broadcast_to((*obar.shape[:2], *lowered.w.shape[2:]))
-        one = exact_double_double(np.ones((w.shape[0], 1, *w.shape[2:])))
+        one = self.constant(np.ones((w.shape[0], 1, *w.shape[2:])))
         reversed_w = concatenate([one, w[:, :0:-1]], 1)
         r = lowered.r
         if r is not None and r.shape[1] > 1:
             r = r[:, ::-1]
-        _, _, backwards = _run(reversed_w, obar[:, ::-1], r, None, carry, True)
+        _, _, backwards = self.scan(reversed_w, obar[:, ::-1], r, None, carry, True)
         g = backwards[:, :0:-1]
         bars = Cotangents(
             w=g * states[:, :-1],
