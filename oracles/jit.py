@@ -2,7 +2,8 @@
 
 Numba's own cache does not see that a function called by a cached one was edited. The
 directory used here carries a hash of all sources that compiled functions may come
-from, so an edit anywhere leads to a fresh one.
+from, so an edit anywhere leads to a fresh one. Oracles and bounds share a directory;
+another folder, which may call them, has its own.
 """
 
 import hashlib
@@ -36,7 +37,8 @@ def jit(**options: Any) -> Callable[[F], F]:
 
     def compiled(function: F) -> F:
         default = _config.CACHE_DIR
-        _config.CACHE_DIR = _cache_directory() or default
+        folder = Path(function.__code__.co_filename).parent
+        _config.CACHE_DIR = _cache_directory(folder) or default
         try:
             result: F = _njit(**settings)(function)
         finally:
@@ -46,11 +48,11 @@ def jit(**options: Any) -> Callable[[F], F]:
     return compiled
 
 
-@lru_cache(maxsize=1)
-def _cache_directory() -> str:
+@lru_cache
+def _cache_directory(folder: Path) -> str:
     """The cache directory of the present sources; empty where none can be written."""
     base = _config.CACHE_DIR or os.environ.get("XDG_CACHE_HOME", "~/.cache")
-    directory = Path(base).expanduser() / "scancheck" / "numba" / _source_hash()
+    directory = Path(base).expanduser() / "scancheck" / "numba" / _source_hash(folder)
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError:
@@ -58,15 +60,18 @@ def _cache_directory() -> str:
     return str(directory) if os.access(directory, os.W_OK) else ""
 
 
-def _source_hash() -> str:
-    """A short hash of every source file that compiles functions.
+def _source_hash(folder: Path) -> str:
+    """A short hash of every source that functions compiled in `folder` may come from.
 
     Compiled code calls only compiled code, and that is marked with `jit`.
     """
     digest = hashlib.sha256()
     package = Path(errors.__file__).parent
-    for folder in (Path(__file__).parent, package / "bounds"):
-        for path in sorted(folder.glob("*.py")):
+    folders = [Path(__file__).parent, package / "bounds"]
+    if folder not in folders:
+        folders.append(folder)
+    for source_folder in folders:
+        for path in sorted(source_folder.glob("*.py")):
             source = path.read_bytes()
             if b"jit" in source:
                 digest.update(path.name.encode() + b"\0" + source)

@@ -11,6 +11,7 @@ from typing import Any
 from scancheck.adapters.catalog import adapters
 from scancheck.errors import CaseInvalid, KernelUnavailable
 from scancheck.kernel import Kernel
+from scancheck.kernels.cuda.catalog import kernels as cuda
 from scancheck.kernels.faulty.catalog import controls, faulty
 from scancheck.kernels.models.catalog import models
 from scancheck.ops import OPS, op_named
@@ -21,7 +22,7 @@ _FORMS = "a registered name, package.module:callable or path/file.py:callable"
 
 def kernels() -> tuple[Kernel, ...]:
     """Every registered kernel, also those that cannot run here."""
-    return (*models(), *faulty(), *controls(), *adapters())
+    return (*models(), *cuda(), *faulty(), *controls(), *adapters())
 
 
 def resolve_target(

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
 
+from rich.markup import escape
 from rich.table import Table
 
 from scancheck.contract import CHOICES, CONTRACT_FORMATS, Contract, format_contract
@@ -62,7 +63,7 @@ def _kernels(kernels: Iterable[Kernel]) -> Table:
     table = _table("kernels", "name", "op", "dtypes", "gradients", "contract or fault")
     for kernel in kernels:
         told = kernel.unavailable or kernel.hazard or _algorithm(kernel.contract)
-        table.add_row(kernel.name, kernel.op, *_traits(kernel), told)
+        table.add_row(kernel.name, kernel.op, *_traits(kernel), escape(told))
     return table
 
 
@@ -80,7 +81,9 @@ def _adapters(adapters: Iterable[Kernel]) -> Table:
     for kernel in adapters:
         here = "no" if kernel.unavailable else "yes"
         note = kernel.unavailable or ""
-        table.add_row(kernel.name, kernel.op, here, "CPU", *_traits(kernel), note)
+        table.add_row(
+            kernel.name, kernel.op, here, "CPU", *_traits(kernel), escape(note)
+        )
     return table
 
 

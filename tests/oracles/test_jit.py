@@ -23,11 +23,11 @@ def test_cache_lies_in_the_users_folder(
 ) -> None:
     """The cache directory is below XDG_CACHE_HOME and named after the sources."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    directory = Path(jit_module._cache_directory())
+    directory = Path(jit_module._cache_directory(tmp_path))
     assert directory.parent == tmp_path / "scancheck" / "numba"
     assert directory.is_dir()
-    monkeypatch.setattr(jit_module, "_source_hash", lambda: "edited")
-    assert Path(jit_module._cache_directory()).name == "edited"
+    monkeypatch.setattr(jit_module, "_source_hash", lambda folder: "edited")
+    assert Path(jit_module._cache_directory(tmp_path)).name == "edited"
 
 
 def test_numba_setting_is_left_alone() -> None:
@@ -48,7 +48,7 @@ def test_unwritable_folder_falls_back(
     blocked = tmp_path / "file"
     blocked.write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(blocked))
-    assert jit_module._cache_directory() == ""
+    assert jit_module._cache_directory(tmp_path) == ""
 
 
 def test_every_compiled_source_counts(
@@ -59,7 +59,29 @@ def test_every_compiled_source_counts(
     hashes = []
     for name, text in (("a.py", "@jit"), ("a.py", "@jit "), ("b.py", "@jit ")):
         (tmp_path / name).write_text(text)
-        hashes.append(jit_module._source_hash())
+        hashes.append(jit_module._source_hash(tmp_path))
     assert len(set(hashes)) == 3
     (tmp_path / "plain.py").write_text("nothing compiled")
-    assert jit_module._source_hash() == hashes[-1]
+    assert jit_module._source_hash(tmp_path) == hashes[-1]
+
+
+def test_another_folder_has_its_own_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Edits outside of oracles and bounds leave those compiled, and not the reverse."""
+    oracles, other = tmp_path / "oracles", tmp_path / "other"
+    for folder in (oracles, other):
+        folder.mkdir()
+        (folder / "scan.py").write_text("@jit")
+    monkeypatch.setattr(jit_module, "__file__", str(oracles / "jit.py"))
+
+    def hashes() -> tuple[str, str]:
+        return jit_module._source_hash(oracles), jit_module._source_hash(other)
+
+    first = hashes()
+    (other / "scan.py").write_text("@jit edited")
+    second = hashes()
+    assert second[0] == first[0] and second[1] != first[1]
+    (oracles / "scan.py").write_text("@jit edited")
+    third = hashes()
+    assert third[0] != second[0] and third[1] != second[1]
