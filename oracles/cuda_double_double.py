@@ -147,7 +147,9 @@ class CudaDoubleDoubleSystem(DoubleDoubleSystem):
                     shape,
                     cuda_card.count(first),
                 ]
-                cuda_card.launch(SOURCE, f"scan_keys<{KEYS}>", groups * lanes, arguments)
+                cuda_card.launch(
+                    SOURCE, f"scan_keys<{KEYS}>", groups * lanes, arguments
+                )
         number = CudaDoubleDouble
         return number(*out), number(*moved), None if states is None else number(*states)
 
