@@ -55,6 +55,11 @@ def arrays() -> Any:
     return cupy
 
 
+def on_cpu(part: Any) -> NDArray[Any]:
+    """The array as NumPy's."""
+    return part if isinstance(part, np.ndarray) else arrays().asnumpy(part)
+
+
 def launch(
     source: str, expression: str, threads: int, arguments: Sequence[Argument]
 ) -> None:

@@ -49,7 +49,8 @@ class CudaDoubleDouble(DoubleDouble):
     @property
     def parts(self) -> tuple[Any, Any, Any]:
         """The components; None for those that are zero."""
-        return (self.hi, None, None) if self.single else self.components
+        hi, lo, radius = self.components
+        return (hi, None, None) if self.single else (hi, lo, radius)
 
     def transpose(self, *axes: int) -> Any:
         """The axes permuted in memory too, so that neighbours stay neighbours."""

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from scancheck.errors import KernelUnavailable
+from scancheck.errors import CaseInvalid, KernelUnavailable
 from scancheck.ops.linear_scan import LINEAR_SCAN
 from scancheck.ops.selective_scan import SELECTIVE_SCAN
 from scancheck.oracles import ball_loops, cuda_card, tile_ball
@@ -22,21 +22,17 @@ from scancheck.oracles.cuda_fp64 import CudaFp64System
 from scancheck.oracles.double_double_scan import DoubleDoubleSystem
 from scancheck.oracles.engine import Solution, solve
 from scancheck.oracles.fp64 import Fp64System
+from scancheck.oracles.ladder import certify
 
 FloatArray = NDArray[np.float64]
 
 STRETCH = 2**10  # all steps of a test's case in one tile
 
 
-def on_cpu(x: Any) -> FloatArray:
-    """An array of the card as NumPy's."""
-    return np.asarray(x.get() if hasattr(x, "get") else x)
-
-
 def numbers(solution: Solution) -> dict[str, Any]:
     """Outputs and gradients by name, on the CPU."""
     return {
-        name: number.like(*map(on_cpu, number.components))
+        name: number.like(*map(cuda_card.on_cpu, number.components))
         for name, number in {**solution.outputs, **solution.gradients}.items()
     }
 
@@ -114,7 +110,7 @@ def test_scans_of_balls_equal_the_cpu_bit_by_bit(linear: Any, card: str) -> None
         forward = problem.op, problem.tensors, problem.switches
         solve(cpu, *forward)
         solve(cuda, *forward, stretch=STRETCH)
-        found = on_cpu(cuda.collected)
+        found = cuda_card.on_cpu(cuda.collected)
         assert np.array_equal(cpu.collected, found, equal_nan=True)
 
 
@@ -158,7 +154,7 @@ def test_selective_scans_of_balls_equal_the_cpu_bit_by_bit(
         else:
             assert same_bits(number, got[name]), name
     if states > 1:
-        assert np.array_equal(cpu.collected, on_cpu(cuda.collected))
+        assert np.array_equal(cpu.collected, cuda_card.on_cpu(cuda.collected))
 
 
 def test_functions_of_balls_equal_the_compiled_loops(card: str) -> None:
@@ -186,10 +182,13 @@ def test_functions_of_balls_equal_the_compiled_loops(card: str) -> None:
             value, radius = np.empty_like(x), np.empty_like(x)
             loop(*operands, value, radius)
             known = np.isfinite(value) & np.isfinite(radius)
-            assert np.array_equal(value[known], on_cpu(got.value)[known])
-            assert np.array_equal(radius[known], on_cpu(got.radius)[known])
+            other_value, other_radius = map(cuda_card.on_cpu, got.components)
+            assert np.array_equal(value[known], other_value[known])
+            assert np.array_equal(radius[known], other_radius[known])
             # What is not finite says that nothing is known, in whichever way.
-            told = np.isfinite(on_cpu(got.value)) & np.isfinite(on_cpu(got.radius))
+            told = np.isfinite(cuda_card.on_cpu(got.value)) & np.isfinite(
+                cuda_card.on_cpu(got.radius)
+            )
             assert np.array_equal(known, told)
 
 
@@ -199,7 +198,33 @@ def test_repeated_axes_are_not_written_out(card: str) -> None:
     x, y = rng.normal(size=(3, 1, 5)), rng.normal(size=(4, 1))
     left, right = exact_cuda_ball(x), exact_cuda_ball(y)
     product = left.transpose(2, 1, 0) * right
-    assert np.array_equal(on_cpu(product.value), x.transpose(2, 1, 0) * y)
+    assert np.array_equal(cuda_card.on_cpu(product.value), x.transpose(2, 1, 0) * y)
+
+
+def test_the_ladder_climbs_on_the_card(problem: Any, card: str) -> None:
+    """References certified on the card contradict none of the CPU's."""
+    case = problem.op, problem.tensors, problem.switches, problem.cotangents
+    ask = {"h": 2.0**-100, "y": 2.0**-100}
+    first = numbers(solve(Fp64System(), *problem.arguments))
+    allowance = {
+        n: np.full(x.shape, ask.get(n, 2.0**-30)) * np.abs(x.value)
+        for n, x in first.items()
+    }
+    left = certify(*case, allowance).references
+    right = certify(*case, allowance, device="cuda").references
+    for name, reference in left.items():
+        other = right[name]
+        apart = np.abs((reference.hi - other.hi) + (reference.lo - other.lo))
+        reach = (reference.radius + other.radius) * 1.001
+        assert (apart <= reach + 2.0**-104 * np.abs(other.hi)).all(), name
+        assert np.array_equal(reference.certified, other.certified), name
+
+
+@pytest.mark.parametrize("device", ["gpu", "cuda:", "cuda:x", "cpu:0"])
+def test_another_device_is_refused(device: str, linear: Any) -> None:
+    """The message names the argument and what is expected."""
+    with pytest.raises(CaseInvalid, match=f"cpu, cuda or cuda:N; got '{device}'"):
+        certify(*linear(1).arguments, {}, device=device)
 
 
 @pytest.mark.gpu
