@@ -24,7 +24,7 @@ class CudaBall(Ball):
     @property
     def exact(self) -> bool:
         """Whether the radius is the one repeated zero of `exact_cuda_ball`."""
-        zero = cuda_card.address(zero_on(cuda_card.arrays()))
+        zero = cuda_card.address(repeated_zero())
         return cuda_card.address(self.radius) == zero
 
     @property
@@ -131,9 +131,13 @@ class CudaOuterProduct(CudaBall):
         return CudaOuterProduct(self.times, self.rates, raised=True)
 
 
+def repeated_zero() -> Any:
+    """The zero that exact numbers repeat, one on each device."""
+    return _zero(cuda_card.arrays(), cuda_card.device_index())
+
+
 @cache
-def zero_on(xp: Any) -> Any:
-    """The zero that exact balls repeat."""
+def _zero(xp: Any, device: int) -> Any:
     return xp.zeros(())
 
 
@@ -141,4 +145,4 @@ def exact_cuda_ball(values: Any) -> CudaBall:
     """Stored values, known exactly, moved to the card unless they are there."""
     xp = cuda_card.arrays()
     moved = xp.asarray(values, dtype=xp.float64)
-    return CudaBall(moved, xp.broadcast_to(zero_on(xp), moved.shape))
+    return CudaBall(moved, xp.broadcast_to(repeated_zero(), moved.shape))

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 SOURCES = Path(__file__).parent / "cuda"
 
-# What is compiled of each source, all at once.
+# The instances of each source.
 EXPRESSIONS = {
     "ball_elementwise.cu": tuple(
         f"elementwise<{name}>"
@@ -29,6 +29,12 @@ EXPRESSIONS = {
         "scan_keys<8, false, false>",
         "scan_keys<8, false, true>",
         "scan_cotangents",
+    ),
+    "judge_lanes.cu": tuple(
+        f"judge_lanes<{stored}, {trees}, {compensated}, 4>"
+        for stored in ("float", "double")
+        for trees in ("false", "true")
+        for compensated in ("false", "true")
     ),
     "double_double_elementwise.cu": tuple(
         f"elementwise<{name}>"
@@ -55,6 +61,11 @@ def arrays() -> Any:
     return cupy
 
 
+def device_index() -> int:
+    """The index of the current device."""
+    return int(arrays().cuda.Device().id)
+
+
 def on_cpu(part: Any) -> NDArray[Any]:
     """The array as NumPy's."""
     return part if isinstance(part, np.ndarray) else arrays().asnumpy(part)
@@ -70,7 +81,7 @@ def launch(
 
     from scancheck.kernels.cuda.compile import function
 
-    kernel = function(str(SOURCES / source), expression, EXPRESSIONS[source])
+    kernel = function(str(SOURCES / source), expression)
     kept = [np.ascontiguousarray(argument) for argument in arguments]
     addresses = np.array([one.ctypes.data for one in kept], dtype=np.uintp)
     block = LARGE_BLOCK if threads >= SPREAD else SMALL_BLOCK
@@ -99,6 +110,11 @@ def operand(parts: Sequence[Any], axes: Sequence[int] = (0, 1, 2, 3)) -> Argumen
     addresses = [address(part) for part in parts]
     strides = (stride for part in parts for stride in _strides(part, axes))
     return count(*addresses, *strides)
+
+
+def numbers(*values: float) -> Argument:
+    """float64 values, as a struct of them."""
+    return np.array(values, dtype=np.float64)
 
 
 def room(parts: Sequence[Any], axes: Sequence[int] = (0, 1, 2, 3)) -> Argument:

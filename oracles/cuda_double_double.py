@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from scancheck.oracles import cuda_card, double_double, double_word_functions
-from scancheck.oracles.cuda_ball import zero_on
+from scancheck.oracles.cuda_ball import repeated_zero
 from scancheck.oracles.double_double import DoubleDouble
 from scancheck.oracles.double_double_scan import DoubleDoubleSystem
 
@@ -43,7 +43,7 @@ class CudaDoubleDouble(DoubleDouble):
     @property
     def single(self) -> bool:
         """Whether it is exact float64: lo and radius the one zero that is repeated."""
-        zero = cuda_card.address(zero_on(cuda_card.arrays()))
+        zero = cuda_card.address(repeated_zero())
         return all(cuda_card.address(part) == zero for part in self.components[1:])
 
     @property
@@ -74,7 +74,7 @@ class CudaDoubleDouble(DoubleDouble):
                 *(_operand(x) for x in (self, *others, self)[:2]),
                 cuda_card.room(out, range(AXES - len(shape), AXES)),
                 cuda_card.count(*full),
-                cuda_card.count(cuda_card.address(_tables(xp))),
+                cuda_card.count(cuda_card.address(_tables(xp, cuda_card.device_index()))),
             ],
         )
         return self.like(*out)
@@ -89,7 +89,7 @@ def _operand(x: CudaDoubleDouble) -> cuda_card.Argument:
 
 
 @cache
-def _tables(xp: Any) -> Any:
+def _tables(xp: Any, device: int) -> Any:
     """The tables of `double_word_functions` in one row, as the sources expect them."""
     functions = double_word_functions
     tables = functions.COARSE, functions.FINE, functions.LOG1P, functions.SCALES
@@ -100,7 +100,7 @@ def exact_cuda_double_double(values: Any) -> CudaDoubleDouble:
     """Stored values, known exactly, moved to the card unless they are there."""
     xp = cuda_card.arrays()
     moved = xp.asarray(values, dtype=xp.float64)
-    nothing = xp.broadcast_to(zero_on(xp), moved.shape)
+    nothing = xp.broadcast_to(repeated_zero(), moved.shape)
     return CudaDoubleDouble(moved, nothing, nothing)
 
 

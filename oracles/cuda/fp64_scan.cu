@@ -4,7 +4,7 @@
 #include "layout.cuh"
 
 using In = Operand<2>;
-constexpr int VALUE = 0, RADIUS = 1, M = 2, W = 3, V = 4;
+enum { VALUE, RADIUS, M, W, V };  // parts of a state
 
 __device__ __forceinline__ Ball ball_at(const In& x, long long g, long long t,
                                         long long k, long long l) {

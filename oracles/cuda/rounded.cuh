@@ -23,6 +23,7 @@ __device__ __forceinline__ Rounded operator/(Rounded a, Rounded b) {
 __device__ __forceinline__ Rounded operator-(Rounded a) { return -a.x; }
 __device__ __forceinline__ bool operator<(Rounded a, Rounded b) { return a.x < b.x; }
 __device__ __forceinline__ bool operator>(Rounded a, Rounded b) { return a.x > b.x; }
+__device__ __forceinline__ bool operator<=(Rounded a, Rounded b) { return a.x <= b.x; }
 __device__ __forceinline__ bool operator>=(Rounded a, Rounded b) { return a.x >= b.x; }
 __device__ __forceinline__ bool operator!=(Rounded a, Rounded b) { return a.x != b.x; }
 __device__ __forceinline__ bool operator==(Rounded a, Rounded b) { return a.x == b.x; }

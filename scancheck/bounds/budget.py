@@ -64,11 +64,11 @@ def budget_for(
         system = LogChunkSystem(rules, contract.log)
     solution = solve(system, op, tensors, switches, cotangents)
     outputs = {
-        name: _allowance(op, name, number, dtype, rules.overflow)
+        name: allowance_of(op, name, number, dtype, rules.overflow)
         for name, number in solution.outputs.items()
     }
     gradients = {
-        name: _allowance(op, name, number, dtype, rules.overflow)
+        name: allowance_of(op, name, number, dtype, rules.overflow)
         for name, number in solution.gradients.items()
     }
     return Budget(outputs=outputs, gradients=gradients)
@@ -81,10 +81,13 @@ def storage_dtype(op: Op, name: str, dtype: str, rank: int | None = None) -> str
     return "fp32"
 
 
-def _allowance(
+def allowance_of(
     op: Op, name: str, number: ErrorNumber, dtype: str, overflow: float
 ) -> Allowance:
-    """The number after its store into the tensor's format, inflated for fp64 sums."""
+    """What a tensor of the op may look like, from the bound on its computation.
+
+    The number is rounded into the tensor's format and inflated for fp64 sums.
+    """
     stored = storage_dtype(op, name, dtype, len(number.shape))
     store = storage_error(stored)
     peak = number.peak

@@ -62,7 +62,7 @@ FLAGS = ["-O1", "-std=c++17", "-ffp-contract=off", "-mfma", "-shared", "-fPIC", 
 
 
 class Host:
-    """Stands in for the card: `arrays` and `launch` of `cuda_card`."""
+    """Stands in for `cuda_card`: its arrays, device and launches."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -71,6 +71,10 @@ class Host:
     def arrays(self) -> Any:
         """NumPy."""
         return np
+
+    def device_index(self) -> int:
+        """Always the same."""
+        return 0
 
     def launch(
         self, source: str, expression: str, threads: int, arguments: Sequence[Any]

@@ -169,8 +169,8 @@ def card(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
 
     if request.param == "host":
         host = request.getfixturevalue("host_card")
-        monkeypatch.setattr(cuda_card, "launch", host.launch)
-        monkeypatch.setattr(cuda_card, "arrays", host.arrays)
+        for name in ("arrays", "device_index", "launch"):
+            monkeypatch.setattr(cuda_card, name, getattr(host, name))
     elif reason := unavailable():
         pytest.skip(reason)
     return str(request.param)
