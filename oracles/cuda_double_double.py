@@ -74,7 +74,9 @@ class CudaDoubleDouble(DoubleDouble):
                 *(_operand(x) for x in (self, *others, self)[:2]),
                 cuda_card.room(out, range(AXES - len(shape), AXES)),
                 cuda_card.count(*full),
-                cuda_card.count(cuda_card.address(_tables(xp, cuda_card.device_index()))),
+                cuda_card.count(
+                    cuda_card.address(_tables(xp, cuda_card.device_index()))
+                ),
             ],
         )
         return self.like(*out)

@@ -1,13 +1,14 @@
 """A kernel's linear_scan judged on the card in one pass, nothing of its size made.
 
-Reference, budget, second moment and comparison are those of the oracles, the bounds and
-`scancheck.metrics`, fused: a thread has a lane, and what it keeps are sums. So a case is
-judged in the time of one scan. Whatever is not a plain pass here is looked at in full
-by the arrays of the other modules.
+Reference, budget, second moment and comparison are those of the oracles, the bounds
+and `scancheck.metrics`, fused: a thread has a lane, and what it keeps are sums. So a
+case is judged in the time of one scan. Whatever is not a plain pass here is looked at
+in full by the arrays of the other modules.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from scancheck.bounds.rules import Rules, Store, rules_for, storage_error
 from scancheck.bounds.scan_tables import coefficients, path_table
 from scancheck.contract import Contract
 from scancheck.errors import CaseInvalid
-from scancheck.formats import FORMATS, FP32, FP64
+from scancheck.formats import FP32, FP64
 from scancheck.metrics import TensorMetrics, measure
 from scancheck.ops.linear_scan import LINEAR_SCAN
 from scancheck.oracles import cuda_card
@@ -30,6 +31,19 @@ from scancheck.oracles.ball import INFLATION, Ball, certified_radius
 from scancheck.oracles.ladder import Reference, is_certified
 
 FloatArray = NDArray[np.float64]
+# Fields of Tally in judge_lanes.cu that are counts.
+COUNTS = (
+    "beyond",
+    "wrong_kind",
+    "nonfinite",
+    "excused",
+    "uncertified",
+    "overflowing",
+    "vacuous",
+    "lost",
+    "improbable",
+)
+FIELDS, FINALS = 14, 6  # of a lane, in judge_lanes.cu
 NO_STORE = Store(u=0.0, eta=0.0, largest=0.0)
 
 
@@ -40,7 +54,7 @@ class Screened:
     name: str
     elements: int
     worst: float  # largest error / budget
-    worst_index: tuple[int, ...]
+    worst_index: tuple[int, ...] | None
     first_wrong: tuple[int, ...] | None  # earliest token first
     beyond: int  # error above the budget
     wrong_kind: int
@@ -103,14 +117,20 @@ def screen(
         )
     xp = cuda_card.arrays()
     stored = np.dtype(np.float64 if dtype == "fp64" else np.float32)
-    a, b, h = (xp.asarray(x, dtype=stored) for x in (tensors["a"], tensors["b"], got["h"]))
+    a, b, h = (
+        xp.asarray(x, dtype=stored) for x in (tensors["a"], tensors["b"], got["h"])
+    )
     groups, steps, lanes = b.shape
     start = tensors.get("initial_state")
-    start = None if start is None else xp.ascontiguousarray(xp.asarray(start, xp.float64))
+    start = (
+        None if start is None else xp.ascontiguousarray(xp.asarray(start, xp.float64))
+    )
     rules = rules_for(contract, dtype)
     probable = lambda_factor is not None and rules.comp == "none"
-    tallies, finals = xp.empty((14, groups * lanes)), xp.empty((6, groups * lanes))
-    path = xp.asarray(path_table(rules, steps))
+    tallies, finals = (
+        xp.zeros((fields, groups * lanes)) for fields in (FIELDS, FINALS)
+    )
+    path = _path(rules, steps, xp, cuda_card.device_index())
     kind = "double" if dtype == "fp64" else "float"
     flags = f"{str(rules.trees).lower()}, {str(rules.comp != 'none').lower()}"
     arguments = [
@@ -134,6 +154,12 @@ def screen(
     return _with_final_state(sequence, ends, got, rules, dtype, probable)
 
 
+@lru_cache(maxsize=8)
+def _path(rules: Rules, steps: int, xp: Any, device: int) -> Any:
+    """`path_table` on the card: counting additions takes longer than judging."""
+    return xp.asarray(path_table(rules, steps))
+
+
 def _tensor(x: Any) -> cuda_card.Argument:
     strides = [stride // x.itemsize for stride in x.strides]
     return cuda_card.count(cuda_card.address(x), *strides)
@@ -148,14 +174,16 @@ def _judging(rules: Rules, dtype: str, factor: float | None) -> cuda_card.Argume
     return cuda_card.numbers(
         store.u,
         store.eta,
-        store.largest,
         float(stores),
-        rules.overflow,
         rules.overflow * (1.0 - rules.u),
         store.largest,
         store.u,
         rules.compute.smallest_normal if rules.flush else 0.0,
-        *(number for cast in (decay, drive) for number in (cast.u, cast.eta, cast.largest)),
+        *(
+            number
+            for cast in (decay, drive)
+            for number in (cast.u, cast.eta, cast.largest)
+        ),
         float(factor is not None),
         factor or 0.0,
         INFLATION,
@@ -163,15 +191,18 @@ def _judging(rules: Rules, dtype: str, factor: float | None) -> cuda_card.Argume
 
 
 def _screened(tallies: Any, shape: tuple[int, int, int], probable: bool) -> Screened:
-    """The sums of all lanes, and where the largest ratio and the first wrong one are."""
+    """The sums of all lanes, and where the largest and the first wrong ratio are."""
     groups, steps, lanes = shape
     fields = cuda_card.on_cpu(tallies)
     worst, worst_step, first = fields[:3]
-    lane = int(np.argmax(worst)) if worst.size else 0
-    where = (lane // lanes, int(worst_step[lane]), lane % lanes) if worst.size else ()
-    late = np.where(first >= 0.0, first, np.inf)
-    wrong = int(np.argmin(late)) if worst.size else 0
-    has_wrong = bool(worst.size) and late[wrong] < np.inf
+    places: list[tuple[int, ...] | None] = [None, None]
+    if worst.size:
+        # The earliest one of all lanes.
+        late = np.where(first >= 0.0, first, np.inf)
+        lane, wrong = int(np.argmax(worst)), int(np.argmin(late))
+        places[0] = _place(lane, worst_step, lanes)
+        if late[wrong] < np.inf:
+            places[1] = _place(wrong, first, lanes)
     counts = fields[3:12].sum(1).astype(np.int64).tolist()
     squares, moments = fields[12:].sum(1)
     rho = None
@@ -180,22 +211,17 @@ def _screened(tallies: Any, shape: tuple[int, int, int], probable: bool) -> Scre
     return Screened(
         name="h",
         elements=groups * steps * lanes,
-        worst=float(worst[lane]) if worst.size else 0.0,
-        worst_index=where,
-        first_wrong=(wrong // lanes, int(first[wrong]), wrong % lanes)
-        if has_wrong
-        else None,
-        beyond=counts[0],
-        wrong_kind=counts[1],
-        nonfinite=counts[2],
-        excused=counts[3],
-        uncertified=counts[4],
-        overflowing=counts[5],
-        vacuous=counts[6],
-        lost=counts[7],
-        improbable=counts[8],
+        worst=float(worst.max(initial=0.0)),
+        worst_index=places[0],
+        first_wrong=places[1],
         rho=rho,
+        **dict(zip(COUNTS, counts, strict=True)),
     )
+
+
+def _place(lane: int, steps: FloatArray, lanes: int) -> tuple[int, ...]:
+    """Index of a lane's step in a tensor [B, T, D]."""
+    return lane // lanes, int(steps[lane]), lane % lanes
 
 
 def _with_final_state(

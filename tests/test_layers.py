@@ -19,6 +19,7 @@ LAYERS = (
     ("recipes", "oracles", "kernels"),
     ("bounds", "runner", "bridge", "captured", "capturing"),
     ("metrics",),
+    ("screen",),
     ("verdict", "diagnosis"),
     ("checks", "probe"),
     ("record", "red_check"),

@@ -7,9 +7,9 @@
 
 // How a tensor is stored and what is asked of it.
 struct Judging {
-    double store_u, store_eta, store_largest;  // one rounding into the storage format
+    double store_u, store_eta;                 // one rounding into the storage format
     double stores;                             // whether there is one
-    double overflow, overflow_edge;            // largest value, and that less a rounding
+    double overflow_edge;                      // largest value computed, less a rounding
     double largest, storage_u;                 // of the storage format
     double flushed_below;                      // operands below may count as zero
     double decay_u, decay_eta, decay_largest;  // a cast of the decay
@@ -59,6 +59,12 @@ __device__ __forceinline__ ErrorNumber entered(double x, const Judging& j, doubl
         n.peak = top <= largest ? n.peak : infinity();
     }
     return n;
+}
+
+// A value that was cast: its moment.
+__device__ __forceinline__ Moment cast(double x, double u, double eta) {
+    const Rounded own = Rounded(u) * x;
+    return {x, own * own + Rounded(2.0 * eta) * eta};
 }
 
 __device__ __forceinline__ bool is_finite(Rounded x) {
@@ -111,15 +117,12 @@ __device__ __forceinline__ void compare(Tally& tally, double got, Rounded hi,
                                         Rounded moment, const Judging& j, long long t) {
     radius = radius * j.inflation;
     if (!is_finite(hi) || radius != radius) radius = infinity();
-    Rounded e = budget.error, peak = budget.peak;
-    if (j.stores != 0.0) {
-        const Rounded top = size_of(budget.value) + e;
-        e = e + (Rounded(j.store_u) * top + j.store_eta);
-        peak = top <= j.store_largest ? peak : infinity();
-    }
+    Rounded e = budget.error;
+    if (j.stores != 0.0)
+        e = e + (Rounded(j.store_u) * (size_of(budget.value) + e) + j.store_eta);
     e = e * j.inflation;
     if (e != e) e = infinity();
-    const bool overflows = !(peak <= j.overflow_edge);
+    const bool overflows = !(budget.peak <= j.overflow_edge);
     Rounded error = size_of(Rounded(got) - hi) - radius;
     if (error < 0.0) error = 0.0;
     const Rounded edge = Rounded(j.largest) * (Rounded(1.0) + j.storage_u / 2);
@@ -218,7 +221,8 @@ __global__ void __launch_bounds__(128)
                     entered(x, j, j.drive_u, j.drive_eta, j.drive_largest);
                 advance<TREES, COMPENSATED>(bound, decay, drive, c, boundary, here);
                 if (!COMPENSATED)
-                    advance(likely, Moment{w, 0.0}, Moment{x, 0.0}, m, boundary);
+                    advance(likely, cast(w, j.decay_u, j.decay_eta),
+                            cast(x, j.drive_u, j.drive_eta), m, boundary);
                 here = path[t + 1];
                 ErrorNumber budget;
                 budget.error = settle<TREES, COMPENSATED>(bound, c, here);
