@@ -144,5 +144,5 @@ def _zero(xp: Any, device: int) -> Any:
 def exact_cuda_ball(values: Any) -> CudaBall:
     """Stored values, known exactly, moved to the card unless they are there."""
     xp = cuda_card.arrays()
-    moved = xp.asarray(values, dtype=xp.float64)
+    moved = cuda_card.float64(values)
     return CudaBall(moved, xp.broadcast_to(repeated_zero(), moved.shape))

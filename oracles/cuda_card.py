@@ -24,17 +24,33 @@ EXPRESSIONS = {
         "scan_lanes<true, true, 8>",
         "scan_lanes<false, false, 8>",
         "scan_lanes<false, true, 4>",
-        "scan_keys<8, true, false>",
-        "scan_keys<8, true, true>",
-        "scan_keys<8, false, false>",
-        "scan_keys<8, false, true>",
+        *(
+            f"scan_keys<{keys}, {raised}, {companions}, {exact}>"
+            for keys in (8, 4, 2, 1)
+            for raised in ("true", "false")
+            for companions in ("true", "false")
+            for exact in ("true", "false")
+        ),
         "scan_cotangents",
     ),
-    "judge_lanes.cu": tuple(
-        f"judge_lanes<{stored}, {trees}, {compensated}, 4>"
-        for stored in ("float", "double")
-        for trees in ("false", "true")
-        for compensated in ("false", "true")
+    "judge_lanes.cu": (
+        *(
+            f"judge_lanes<{stored}, {trees}, {compensated}, {plain}, 4>"
+            for stored in ("float", "double")
+            for trees in ("false", "true")
+            for compensated in ("false", "true")
+            for plain in ("false", "true")
+        ),
+        "add_tallies",
+    ),
+    "bounds_tile.cu": (
+        *(
+            f"{kernel}<{trees}, {compensated}>"
+            for kernel in ("error_forward", "error_adjoint", "error_end")
+            for trees in ("false", "true")
+            for compensated in ("false", "true")
+        ),
+        "moment_forward",
     ),
     "double_double_elementwise.cu": tuple(
         f"elementwise<{name}>"
@@ -64,6 +80,14 @@ def arrays() -> Any:
 def device_index() -> int:
     """The index of the current device."""
     return int(arrays().cuda.Device().id)
+
+
+def float64(values: Any) -> Any:
+    """The values on the card; zeros are made there."""
+    xp = arrays()
+    if isinstance(values, np.ndarray) and not values.any():
+        return xp.zeros(values.shape)
+    return xp.asarray(values, dtype=np.float64)
 
 
 def on_cpu(part: Any) -> NDArray[Any]:

@@ -101,7 +101,7 @@ def _tables(xp: Any, device: int) -> Any:
 def exact_cuda_double_double(values: Any) -> CudaDoubleDouble:
     """Stored values, known exactly, moved to the card unless they are there."""
     xp = cuda_card.arrays()
-    moved = xp.asarray(values, dtype=xp.float64)
+    moved = cuda_card.float64(values)
     nothing = xp.broadcast_to(repeated_zero(), moved.shape)
     return CudaDoubleDouble(moved, nothing, nothing)
 

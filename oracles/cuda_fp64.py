@@ -167,23 +167,25 @@ def _scan_keys(
     steps, parts = lowered.v.shape[1], PARTS if companions else 2
     xp, w = cuda_card.arrays(), lowered.w
     waits = isinstance(w, CudaOuterProduct) and w.raised
+    one = exact_cuda_ball(xp.ones((1, 1, 1, 1)))
+    k, r = lowered.k or one, lowered.r or one
+    rates = w.rates if waits else one
+    exact = _side_by_side(k, keys) and _side_by_side(r, keys) and rates.exact
     out = xp.empty((parts, groups, steps, lanes))
     whole = xp.empty((2, groups, steps + 1, keys, lanes)) if keep else None
     if whole is not None:
         whole[:, :, 0] = state[:2]
-    for first in range(0, keys, KEYS):
+    for first, some in key_ranges(keys, KEYS):
         cuda_card.launch(
             SOURCE,
-            _name("scan_keys", KEYS, waits, companions),
+            _name("scan_keys", some, waits, companions, exact),
             groups * lanes,
             [
                 _operand(w.times if waits else w),
-                _operand(w.rates if waits else None),
+                _operand(rates),
                 cuda_card.operand(lowered.v.parts, LANE_AXES),
-                _operand(lowered.k),
-                _operand(lowered.r),
-                cuda_card.flag(lowered.k is not None),
-                cuda_card.flag(lowered.r is not None),
+                _operand(k),
+                _operand(r),
                 _rooms(state, parts, STATE_AXES),
                 _rooms(out, parts, LANE_AXES),
                 _kept_room(whole),
@@ -194,10 +196,27 @@ def _scan_keys(
     return out, None if whole is None else CudaBall(*whole)
 
 
+def _side_by_side(x: CudaBall, keys: int) -> bool:
+    """Whether all keys of a step lie side by side, for all lanes, without radii."""
+    value = x.value
+    close = keys == 1 or value.strides[2] == value.itemsize
+    return x.exact and x.shape[2:] == (keys, 1) and close
+
+
 def _kept_room(whole: Any) -> cuda_card.Argument:
     """Room for S_1 .. S_T."""
     parts = (None, None) if whole is None else whole[:, :, 1:]
     return cuda_card.room(parts)
+
+
+def key_ranges(keys: int, most: int) -> list[tuple[int, int]]:
+    """First key and number of keys of each pass: powers of two, so none is idle."""
+    ranges, first = [], 0
+    while first < keys:
+        some = min(most, 1 << (keys - first).bit_length() - 1)
+        ranges.append((first, some))
+        first += some
+    return ranges
 
 
 def cuda_stretch(gradients: bool) -> int:
@@ -205,4 +224,4 @@ def cuda_stretch(gradients: bool) -> int:
     return ADJOINT_STRETCH if gradients else FORWARD_STRETCH
 
 
-__all__ = ["CudaFp64System", "cuda_stretch"]
+__all__ = ["CudaFp64System", "cuda_stretch", "key_ranges"]

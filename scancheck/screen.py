@@ -6,6 +6,7 @@ case is judged in the time of one scan. Whatever is not a plain pass here is loo
 in full by the arrays of the other modules.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -14,9 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scancheck.bounds.budget import allowance_of, storage_dtype
-from scancheck.bounds.error_number import ErrorNumber
-from scancheck.bounds.moment_number import MomentNumber
+from scancheck.bounds.budget import storage_dtype
 from scancheck.bounds.moment_system import MomentSystem
 from scancheck.bounds.moments import RMS_OF_ROUNDING
 from scancheck.bounds.rules import Rules, Store, rules_for, storage_error
@@ -24,11 +23,9 @@ from scancheck.bounds.scan_tables import coefficients, path_table
 from scancheck.contract import Contract
 from scancheck.errors import CaseInvalid
 from scancheck.formats import FP32, FP64
-from scancheck.metrics import TensorMetrics, measure
 from scancheck.ops.linear_scan import LINEAR_SCAN
 from scancheck.oracles import cuda_card
-from scancheck.oracles.ball import INFLATION, Ball, certified_radius
-from scancheck.oracles.ladder import Reference, is_certified
+from scancheck.oracles.ball import INFLATION
 
 FloatArray = NDArray[np.float64]
 # Fields of Tally in judge_lanes.cu that are counts.
@@ -43,7 +40,7 @@ COUNTS = (
     "lost",
     "improbable",
 )
-FIELDS, FINALS = 14, 6  # of a lane, in judge_lanes.cu
+FIELDS = 14  # of a tally, in judge_lanes.cu
 NO_STORE = Store(u=0.0, eta=0.0, largest=0.0)
 
 
@@ -74,16 +71,6 @@ class Screened:
         return odd + self.uncertified + self.lost + self.improbable == 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Screening:
-    """The sequence output in sums, and the final state in full."""
-
-    sequence: Screened
-    final: TensorMetrics
-    final_truth: Reference
-    final_root: FloatArray | None  # sqrt(v), where the second moment applies
-
-
 def can_screen(names: frozenset[str], contract: Contract, dtype: str) -> bool:
     """Whether `screen` takes such a case: decays given, computed in fp32 or fp64.
 
@@ -102,8 +89,8 @@ def screen(
     dtype: str,
     *,
     lambda_factor: float | None = None,
-) -> Screening:
-    """What a kernel returned for linear_scan, judged on the current CUDA device.
+) -> dict[str, Screened]:
+    """What a kernel returned for linear_scan, by output, on the current CUDA device.
 
     `tensors` a, b [B, T, D] and perhaps initial_state [B, D], `got` h and final_state:
     arrays of any kind CuPy takes, float32 or, for fp64, float64; those on the card are
@@ -127,31 +114,38 @@ def screen(
     )
     rules = rules_for(contract, dtype)
     probable = lambda_factor is not None and rules.comp == "none"
-    tallies, finals = (
-        xp.zeros((fields, groups * lanes)) for fields in (FIELDS, FINALS)
-    )
+    count = groups * lanes
+    tallies = xp.zeros((2, FIELDS, count))
+    end = xp.ascontiguousarray(xp.asarray(got["final_state"], xp.float64))
     path = _path(rules, steps, xp, cuda_card.device_index())
+    flags = (rules.trees, rules.comp != "none", _is_plain(rules))
     kind = "double" if dtype == "fp64" else "float"
-    flags = f"{str(rules.trees).lower()}, {str(rules.comp != 'none').lower()}"
+    name = ", ".join([kind, *(str(flag).lower() for flag in flags), "4"])
+    factor = lambda_factor if probable else None
     arguments = [
         *(_tensor(x) for x in (a, b, h)),
-        cuda_card.count(cuda_card.address(start)),
-        cuda_card.count(cuda_card.address(path)),
+        *(cuda_card.count(cuda_card.address(x)) for x in (start, end, path)),
         cuda_card.numbers(*coefficients(rules)),
         cuda_card.numbers(*MomentSystem(rules).coefficients),
         cuda_card.count(rules.state_every),
-        _judging(rules, dtype, lambda_factor if probable else None),
+        _entering(rules),
+        _judging(rules, storage_dtype(LINEAR_SCAN, "h", dtype), factor),
+        _judging(rules, storage_dtype(LINEAR_SCAN, "final_state", dtype), factor),
         cuda_card.count(cuda_card.address(tallies)),
-        cuda_card.count(cuda_card.address(finals)),
         cuda_card.count(groups, steps, 1, lanes),
     ]
-    if steps > 0:
-        name = f"judge_lanes<{kind}, {flags}, 4>"
-        cuda_card.launch("judge_lanes.cu", name, groups * lanes, arguments)
-    sequence = _screened(tallies, (groups, steps, lanes), probable)
-    shape = groups, lanes
-    ends = [part.reshape(shape) for part in cuda_card.on_cpu(finals)]
-    return _with_final_state(sequence, ends, got, rules, dtype, probable)
+    cuda_card.launch("judge_lanes.cu", f"judge_lanes<{name}>", count, arguments)
+    threads = min(count, 1024)
+    sums = xp.empty((2, FIELDS + 2, threads))
+    for tally, into in zip(tallies, sums, strict=True):
+        addresses = [cuda_card.count(cuda_card.address(x)) for x in (tally, into)]
+        sizes = cuda_card.count(count), cuda_card.count(threads)
+        cuda_card.launch("judge_lanes.cu", "add_tallies", threads, [*addresses, *sizes])
+    found = cuda_card.on_cpu(sums)
+    return {
+        "h": _screened("h", found[0], (groups, steps, lanes), probable),
+        "final_state": _screened("final_state", found[1], (groups, lanes), probable),
+    }
 
 
 @lru_cache(maxsize=8)
@@ -165,52 +159,60 @@ def _tensor(x: Any) -> cuda_card.Argument:
     return cuda_card.count(cuda_card.address(x), *strides)
 
 
-def _judging(rules: Rules, dtype: str, factor: float | None) -> cuda_card.Argument:
-    """The struct Judging of the source."""
-    stored = storage_dtype(LINEAR_SCAN, "h", dtype)
-    store = storage_error(stored)
-    stores = store.largest < rules.overflow or store.u > rules.u
+def _is_plain(rules: Rules) -> bool:
+    """Whether nothing is flushed or cast and states are kept as computed."""
+    casts = rules.decay_cast, rules.drive_cast
+    return not rules.flush and rules.state_u == 0.0 and casts == (None, None)
+
+
+def _entering(rules: Rules) -> cuda_card.Argument:
+    """The struct Entering of the source."""
     decay, drive = rules.decay_cast or NO_STORE, rules.drive_cast or NO_STORE
+    return cuda_card.numbers(
+        rules.compute.smallest_normal if rules.flush else 0.0,
+        *(decay.u, decay.eta, decay.largest),
+        *(drive.u, drive.eta, drive.largest),
+    )
+
+
+def _judging(rules: Rules, stored: str, factor: float | None) -> cuda_card.Argument:
+    """The struct Judging of the source, for a tensor in the format `stored`."""
+    store = storage_error(stored)
     return cuda_card.numbers(
         store.u,
         store.eta,
-        float(stores),
+        float(store.largest < rules.overflow or store.u > rules.u),
         rules.overflow * (1.0 - rules.u),
         store.largest,
         store.u,
-        rules.compute.smallest_normal if rules.flush else 0.0,
-        *(
-            number
-            for cast in (decay, drive)
-            for number in (cast.u, cast.eta, cast.largest)
-        ),
         float(factor is not None),
         factor or 0.0,
         INFLATION,
     )
 
 
-def _screened(tallies: Any, shape: tuple[int, int, int], probable: bool) -> Screened:
+def _screened(
+    name: str, fields: FloatArray, shape: tuple[int, ...], probable: bool
+) -> Screened:
     """The sums of all lanes, and where the largest and the first wrong ratio are."""
-    groups, steps, lanes = shape
-    fields = cuda_card.on_cpu(tallies)
     worst, worst_step, first = fields[:3]
+    worst_lane, wrong_lane = fields[FIELDS:]
     places: list[tuple[int, ...] | None] = [None, None]
     if worst.size:
         # The earliest one of all lanes.
         late = np.where(first >= 0.0, first, np.inf)
-        lane, wrong = int(np.argmax(worst)), int(np.argmin(late))
-        places[0] = _place(lane, worst_step, lanes)
+        at, wrong = int(np.argmax(worst)), int(np.argmin(late))
+        places[0] = _place(worst_lane[at], worst_step[at], shape)
         if late[wrong] < np.inf:
-            places[1] = _place(wrong, first, lanes)
-    counts = fields[3:12].sum(1).astype(np.int64).tolist()
-    squares, moments = fields[12:].sum(1)
+            places[1] = _place(wrong_lane[wrong], first[wrong], shape)
+    squares, moments = fields[3:5].sum(1)
+    counts = fields[5:FIELDS].sum(1).astype(np.int64).tolist()
     rho = None
     if probable:
         rho = float(np.sqrt(squares / moments) / RMS_OF_ROUNDING) if moments else 0.0
     return Screened(
-        name="h",
-        elements=groups * steps * lanes,
+        name=name,
+        elements=math.prod(shape),
         worst=float(worst.max(initial=0.0)),
         worst_index=places[0],
         first_wrong=places[1],
@@ -219,42 +221,7 @@ def _screened(tallies: Any, shape: tuple[int, int, int], probable: bool) -> Scre
     )
 
 
-def _place(lane: int, steps: FloatArray, lanes: int) -> tuple[int, ...]:
-    """Index of a lane's step in a tensor [B, T, D]."""
-    return lane // lanes, int(steps[lane]), lane % lanes
-
-
-def _with_final_state(
-    sequence: Screened,
-    ends: list[FloatArray],
-    got: Mapping[str, Any],
-    rules: Rules,
-    dtype: str,
-    probable: bool,
-) -> Screening:
-    """The final state, which is small, judged by `measure`."""
-    value, radius, size, error, peak, moment = ends
-    number = ErrorNumber(rules, value, size, error, peak).stored(rules.state_store)
-    allowance = allowance_of(LINEAR_SCAN, "final_state", number, dtype, rules.overflow)
-    radius = certified_radius(Ball(value, radius))
-    truth = Reference(
-        hi=value,
-        lo=np.zeros_like(value),
-        radius=radius,
-        certified=is_certified(radius, allowance.error),
-        rung="fp64",
-    )
-    given = np.asarray(cuda_card.on_cpu(got["final_state"]), dtype=np.float64)
-    root = None
-    if probable:
-        end = MomentNumber(rules, value, moment).stored(rules.state_store)
-        store = storage_error(storage_dtype(LINEAR_SCAN, "final_state", dtype))
-        if store.largest < rules.overflow or store.u > rules.u:
-            end = end.stored(store)
-        root = np.sqrt(end.moment)
-    return Screening(
-        sequence=sequence,
-        final=measure("final_state", given, truth, allowance),
-        final_truth=truth,
-        final_root=root,
-    )
+def _place(lane: float, step: float, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Index of a lane's step in a tensor [B, T, D] or [B, D]."""
+    group, rest = divmod(int(lane), shape[-1])
+    return (group, int(step), rest) if len(shape) == 3 else (group, rest)

@@ -34,8 +34,7 @@ __device__ __forceinline__ Rounded exp_of(Rounded x) {
     p = fused(r, p, 1.0 / 6.0);
     p = fused(r, p, 0.5);
     p = Rounded(1.0) + fused(r * r, p, r);
-    const long long exponent = bits_of(shifted) - 0x4338000000000000LL;
-    const long long half = exponent >> 1;
+    const int exponent = last_bits_of(shifted), half = exponent >> 1;
     return p * power_of_two(half) * power_of_two(exponent - half);
 }
 

@@ -24,9 +24,23 @@ struct ErrorNumber {
 
 __device__ __forceinline__ Rounded larger(Rounded a, Rounded b) { return b > a ? b : a; }
 
-__device__ __forceinline__ Rounded raised(Rounded peak, Rounded top) {
-    if (top <= peak) return peak;
-    return top == top ? top : infinity();
+// x / d for d = 1 - u of a format shorter than fp64, by its reciprocal. That is exact to
+// 2**-55, so the product is a neighbour of the quotient, which one correction rounds
+// right (Markstein, "Computation of elementary functions on the IBM RISC System/6000
+// processor", IBM J. Res. Dev. 34, 1990) wherever nothing leaves the normal range.
+struct Divisor {
+    Rounded d, reciprocal;
+    bool exact;  // whether that holds
+    __device__ __forceinline__ explicit Divisor(Rounded value)
+        : d(value), reciprocal(Rounded(1.0) / value), exact(value < 1.0 - 0x1p-30) {}
+};
+
+__device__ __forceinline__ Rounded operator/(Rounded x, const Divisor& by) {
+    const Rounded q = x * by.reciprocal;
+    const Rounded quotient = fused(fused(-q, by.d, x), by.reciprocal, q);
+    const Rounded size = size_of(x);
+    const bool safe = by.exact && (size > 0x1p-900 || size == 0.0) && size < 0x1p900;
+    return safe ? quotient : x / by.d;
 }
 
 template <bool TREES, bool COMPENSATED>
@@ -90,16 +104,15 @@ __device__ __forceinline__ void any_order(ErrorState& s, Rounded w, Rounded we,
 
 __device__ __forceinline__ void in_order(ErrorState& s, Rounded w, Rounded we,
                                          Rounded high, const ErrorNumber& x,
-                                         const Coefficients& c) {
+                                         const Coefficients& c, const Divisor& one_less) {
     const Rounded u = c.u, one = 1.0, old = size_of(s.value), before = s.error;
     const Rounded reach = high * (old + before);
+    const bool twice = c.fma == 0.0;  // whether product and sum are rounded
     s.value = w * s.value + x.value;
-    Rounded e = high * before + we * old + x.error + c.eta;
-    if (c.fma == 0.0) {
-        e = e + u * reach;
-        s.peak = raised(s.peak, reach * (one + u));
-    }
-    s.error = (e + u * size_of(s.value)) / (one - u) + c.add_eta;
+    const Rounded e = high * before + we * old + x.error + c.eta;
+    const Rounded more = twice ? e + u * reach : e;
+    s.peak = raised(s.peak, twice ? reach * (one + u) : Rounded(0.0));
+    s.error = (more + u * size_of(s.value)) / one_less + c.add_eta;
 }
 
 __device__ __forceinline__ void in_order_compensated(ErrorState& s, Rounded w, Rounded we,
@@ -123,11 +136,14 @@ __device__ __forceinline__ void in_order_compensated(ErrorState& s, Rounded w, R
     s.peak = raised(s.peak, larger(reach * (one + u), word));
 }
 
-template <bool TREES, bool COMPENSATED>
+// KEEPS: the state may be rounded where it is kept.
+template <bool TREES, bool COMPENSATED, bool KEEPS = true>
 __device__ __forceinline__ void advance(ErrorState& s, const ErrorNumber& w,
                                         const ErrorNumber& x, const Coefficients& c,
-                                        bool boundary, const Path& path) {
-    if (boundary && c.state_u > 0.0) keep_state<TREES, COMPENSATED>(s, c, path);
+                                        const Divisor& one_less, bool boundary,
+                                        const Path& path) {
+    if (KEEPS && boundary && c.state_u > 0.0)
+        keep_state<TREES, COMPENSATED>(s, c, path);
     const Rounded high = size_of(w.value) + w.error;
     s.peak = raised(s.peak, raised(w.peak, x.peak));
     if (TREES)
@@ -135,10 +151,10 @@ __device__ __forceinline__ void advance(ErrorState& s, const ErrorNumber& w,
     else if (COMPENSATED)
         in_order_compensated(s, w.value, w.error, high, x, c);
     else
-        in_order(s, w.value, w.error, high, x, c);
-    if (c.products > 0.0) {
+        in_order(s, w.value, w.error, high, x, c, one_less);
+    if (TREES) {
         s.span = larger(high, high * (Rounded(1.0) + c.u) * s.span);
-        s.peak = raised(s.peak, s.span);
+        s.peak = raised(s.peak, c.products > 0.0 ? s.span : Rounded(0.0));
     }
 }
 

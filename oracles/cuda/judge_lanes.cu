@@ -5,21 +5,24 @@
 #include "error_scan.cuh"
 #include "layout.cuh"
 
-// How a tensor is stored and what is asked of it.
+// How a tensor is stored, and what is asked of it.
 struct Judging {
-    double store_u, store_eta;                 // one rounding into the storage format
-    double stores;                             // whether there is one
-    double overflow_edge;                      // largest value computed, less a rounding
-    double largest, storage_u;                 // of the storage format
-    double flushed_below;                      // operands below may count as zero
-    double decay_u, decay_eta, decay_largest;  // a cast of the decay
-    double drive_u, drive_eta, drive_largest;  // a cast of what is written
-    double probable;                           // whether the second moment judges
-    double lambda;                             // elements beyond it times sqrt(v) count
+    double store_u, store_eta;     // one rounding into the storage format
+    double stores;                 // whether there is one
+    double overflow_edge;          // largest value computed, less a rounding
+    double largest, storage_u;     // of the storage format
+    double probable, lambda;       // whether the second moment judges; lambda sqrt(v)
     double inflation;
 };
 
-// Sums over one lane.
+// How operands enter, and how the last state leaves.
+struct Entering {
+    double flushed_below;                      // operands below may count as zero
+    double decay_u, decay_eta, decay_largest;  // a cast of the decay
+    double drive_u, drive_eta, drive_largest;  // a cast of what is written
+};
+
+// Sums over some elements.
 struct Tally {
     double worst, squares, moments;
     long long worst_step, first_wrong;
@@ -27,9 +30,6 @@ struct Tally {
         lost, improbable;
 };
 constexpr int FIELDS = 14;
-
-// Final values of one lane: S, its radius, M, error bound, peak and second moment.
-constexpr int FINALS = 6;
 
 template <class Stored>
 struct Lane {
@@ -46,12 +46,16 @@ struct Tensor {
     }
 };
 
-__device__ __forceinline__ ErrorNumber entered(double x, const Judging& j, double u,
+// PLAIN: nothing is flushed or cast, and states are kept as computed.
+template <bool PLAIN>
+__device__ __forceinline__ ErrorNumber entered(double x, double flushed_below, double u,
                                                double eta, double largest) {
     ErrorNumber n;
     n.value = x;
-    n.size = size_of(x);
-    n.error = n.size < j.flushed_below ? n.size : Rounded(0.0);
+    n.size = n.peak = size_of(x);
+    n.error = 0.0;
+    if (PLAIN) return n;
+    if (n.size < flushed_below) n.error = n.size;
     n.peak = n.size + n.error;
     if (u > 0.0) {
         const Rounded top = n.size + n.error;
@@ -62,7 +66,9 @@ __device__ __forceinline__ ErrorNumber entered(double x, const Judging& j, doubl
 }
 
 // A value that was cast: its moment.
+template <bool PLAIN>
 __device__ __forceinline__ Moment cast(double x, double u, double eta) {
+    if (PLAIN) return {x, 0.0};
     const Rounded own = Rounded(u) * x;
     return {x, own * own + Rounded(2.0 * eta) * eta};
 }
@@ -111,139 +117,86 @@ __device__ __forceinline__ void look_closely(Tally& tally, double got, Rounded h
     tally.lost += e >= size && (error > 0.0 || error != error);
 }
 
-// One element against its reference and budget.
-__device__ __forceinline__ void compare(Tally& tally, double got, Rounded hi,
-                                        Rounded radius, ErrorNumber budget,
-                                        Rounded moment, const Judging& j, long long t) {
-    radius = radius * j.inflation;
-    if (!is_finite(hi) || radius != radius) radius = infinity();
-    Rounded e = budget.error;
-    if (j.stores != 0.0)
-        e = e + (Rounded(j.store_u) * (size_of(budget.value) + e) + j.store_eta);
-    e = e * j.inflation;
+// An element, its reference and its budget.
+struct Element {
+    Rounded got, hi, radius, e, peak, moment;
+};
+
+// Budget and moment after the store into the tensor's format, inflated for fp64 sums.
+__device__ __forceinline__ void stored(Element& x, Rounded value, const Judging& j) {
+    if (j.stores != 0.0) {
+        const Rounded own = Rounded(j.store_u) * x.hi;
+        x.e = x.e + (Rounded(j.store_u) * (size_of(value) + x.e) + j.store_eta);
+        x.moment = x.moment + (own * own + Rounded(2.0) * j.store_eta * j.store_eta);
+    }
+    x.e = x.e * j.inflation;
+    x.radius = x.radius * j.inflation;
+}
+
+// Tallies a right element, and says whether it is one: all of this fails where
+// something is not finite.
+__device__ __forceinline__ bool is_plain(Tally& tally, const Element& x, Rounded edge,
+                                         const Judging& j, long long t) {
+    const Rounded off = size_of(x.got - x.hi) - x.radius, size = size_of(x.hi);
+    const Rounded error = off < 0.0 ? Rounded(0.0) : off;
+    const bool plain = (error <= x.e) & (x.radius <= Rounded(0x1p-10) * x.e) &
+                       (x.peak <= j.overflow_edge) & (size + (x.radius + x.e) < edge);
+    const bool vacuous = x.e >= size;
+    tally.vacuous += plain & vacuous;
+    tally.lost += plain & vacuous & (error > 0.0);
+    // A quotient is formed only where it may be the largest.
+    if (plain & (error > Rounded(tally.worst * (1.0 - 0x1p-50)) * x.e)) {
+        const Rounded ratio = error / x.e;
+        if (ratio > tally.worst) {
+            tally.worst = ratio.x;
+            tally.worst_step = t;
+        }
+    }
+    return plain;
+}
+
+__device__ __forceinline__ void look_at(Tally& tally, const Element& x, Rounded edge,
+                                        const Judging& j, long long t) {
+    Rounded radius = x.radius, e = x.e;
+    if (!is_finite(x.hi) || radius != radius) radius = infinity();
     if (e != e) e = infinity();
-    const bool overflows = !(budget.peak <= j.overflow_edge);
-    Rounded error = size_of(Rounded(got) - hi) - radius;
+    const bool overflows = !(x.peak <= j.overflow_edge);
+    Rounded error = size_of(x.got - x.hi) - radius;
     if (error < 0.0) error = 0.0;
-    const Rounded edge = Rounded(j.largest) * (Rounded(1.0) + j.storage_u / 2);
     const bool certified = (is_finite(radius) && radius <= Rounded(0x1p-10) * e) ||
                            (radius <= 0x1p-1070 && e > 0.0);
-    // All of these fail where something is not finite.
-    const bool plain = error <= e && certified && !overflows &&
-                       size_of(hi) + (radius + e) < edge;
-    if (plain) {
-        // A quotient is formed only where it may be the largest.
-        if (error > Rounded(tally.worst * (1.0 - 0x1p-50)) * e) {
-            const Rounded ratio = error / e;
-            if (ratio > tally.worst) {
-                tally.worst = ratio.x;
-                tally.worst_step = t;
-            }
-        }
-        tally.vacuous += e >= size_of(hi);
-        tally.lost += e >= size_of(hi) && error > 0.0;
-    } else {
-        const unsigned before = tally.overflowing;
-        look_closely(tally, got, hi, radius, e, error, edge, overflows, certified, t);
-        if (tally.overflowing != before) return;
-    }
-    if (j.probable == 0.0) return;
-    if (j.stores != 0.0) {
-        const Rounded own = Rounded(j.store_u) * hi;
-        moment = moment + (own * own + Rounded(2.0) * j.store_eta * j.store_eta);
-    }
+    look_closely(tally, x.got.x, x.hi, radius, e, error, edge, overflows, certified, t);
+}
+
+// The error of an element within range, against its second moment.
+__device__ __forceinline__ void weigh(Tally& tally, const Element& x, const Judging& j) {
+    Rounded radius = x.radius;
+    if (!is_finite(x.hi) || radius != radius) radius = infinity();
+    Rounded error = size_of(x.got - x.hi) - radius;
+    if (error < 0.0) error = 0.0;
     if (error != error) error = infinity();
     const Rounded squared = error * error;
     tally.squares += squared.x;
-    tally.moments += moment.x;
+    tally.moments += x.moment.x;
     // The root is taken where the squares say that it may matter.
-    const Rounded limit = Rounded(j.lambda) * j.lambda * moment;
-    if (squared >= Rounded(0.99) * limit)
-        tally.improbable += error > Rounded(j.lambda) * Rounded(sqrt(moment.x));
+    if (squared >= Rounded(0.99 * j.lambda * j.lambda) * x.moment)
+        tally.improbable += error > Rounded(j.lambda) * Rounded(sqrt(x.moment.x));
 }
 
-template <class Stored, bool TREES, bool COMPENSATED, int AHEAD>
-__global__ void __launch_bounds__(128)
-    judge_lanes(Tensor<Stored> a, Tensor<Stored> b, Tensor<Stored> got,
-                const double* start, const Path* path, Coefficients c,
-                MomentCoefficients m, long long every, Judging j, double* tallies,
-                double* finals, Shape shape) {
-    const long long index = thread_index(), count = shape.groups * shape.lanes;
-    if (index >= count) return;
-    long long g, l;
-    split(index, shape.lanes, g, l);
-    const Lane<Stored> from_a = a.lane(g, l), from_b = b.lane(g, l);
-    const Lane<Stored> from_got = got.lane(g, l);
-    const double first = start ? start[index] : 0.0;
-    State s = {first, 0.0, 0.0, 0.0, 0.0};
-    ErrorState bound;
-    const ErrorNumber begun = entered(first, j, 0.0, 0.0, 0.0);
-    bound.value = first;
-    bound.size = begun.size;
-    bound.error = begun.error;
-    bound.peak = begun.peak;
-    bound.stored = bound.floor = bound.rest = bound.span = 0.0;
-    bound.top = bound.reach = begun.size + begun.error;
-    Moment likely = {first, 0.0};
-    Tally tally = {0.0, 0.0, 0.0, 0, -1};
-    Stored next_a[AHEAD], next_b[AHEAD], next_got[AHEAD];
-    auto load = [&](long long from) {
-#pragma unroll
-        for (int i = 0; i < AHEAD; ++i) {
-            const long long t = from + i < shape.steps ? from + i : shape.steps - 1;
-            next_a[i] = from_a.start[t * from_a.stride];
-            next_b[i] = from_b.start[t * from_b.stride];
-            next_got[i] = from_got.start[t * from_got.stride];
-        }
-    };
-    load(0);
-    Path here = path[0];
-    long long until = every;  // steps to the next store of the state
-    bool boundary = true;     // whether it is stored before this step
-    for (long long from = 0; from < shape.steps; from += AHEAD) {
-        Stored now_a[AHEAD], now_b[AHEAD], now_got[AHEAD];
-#pragma unroll
-        for (int i = 0; i < AHEAD; ++i) {
-            now_a[i] = next_a[i];
-            now_b[i] = next_b[i];
-            now_got[i] = next_got[i];
-        }
-        load(from + AHEAD);
-#pragma unroll
-        for (int i = 0; i < AHEAD; ++i) {
-            const long long t = from + i;
-            if (t < shape.steps) {
-                const double w = now_a[i], x = now_b[i];
-                advance<false>(s, Ball{w, 0.0}, Ball{x, 0.0});
-                const ErrorNumber decay =
-                    entered(w, j, j.decay_u, j.decay_eta, j.decay_largest);
-                const ErrorNumber drive =
-                    entered(x, j, j.drive_u, j.drive_eta, j.drive_largest);
-                advance<TREES, COMPENSATED>(bound, decay, drive, c, boundary, here);
-                if (!COMPENSATED)
-                    advance(likely, cast(w, j.decay_u, j.decay_eta),
-                            cast(x, j.drive_u, j.drive_eta), m, boundary);
-                here = path[t + 1];
-                ErrorNumber budget;
-                budget.error = settle<TREES, COMPENSATED>(bound, c, here);
-                boundary = --until == 0;
-                if (boundary) {
-                    until = every;
-                    budget.error =
-                        budget.error +
-                        (Rounded(c.state_u) * (size_of(bound.value) + budget.error) +
-                         c.state_eta);
-                }
-                budget.value = bound.value;
-                budget.peak = bound.peak;
-                compare(tally, now_got[i], s.value, s.radius, budget, likely.moment, j, t);
-            }
-        }
-    }
+__device__ __forceinline__ void judge(Tally& tally, const Element& x, Rounded edge,
+                                      const Judging& j, long long t) {
+    const unsigned before = tally.overflowing;
+    if (!is_plain(tally, x, edge, j, t)) look_at(tally, x, edge, j, t);
+    if (j.probable != 0.0 && tally.overflowing == before) weigh(tally, x, j);
+}
+
+__device__ __forceinline__ void write(double* to, long long count, const Tally& tally) {
     const double fields[FIELDS] = {
         tally.worst,
         static_cast<double>(tally.worst_step),
         static_cast<double>(tally.first_wrong),
+        tally.squares,
+        tally.moments,
         static_cast<double>(tally.beyond),
         static_cast<double>(tally.wrong_kind),
         static_cast<double>(tally.nonfinite),
@@ -253,14 +206,155 @@ __global__ void __launch_bounds__(128)
         static_cast<double>(tally.vacuous),
         static_cast<double>(tally.lost),
         static_cast<double>(tally.improbable),
-        tally.squares,
-        tally.moments,
     };
 #pragma unroll
-    for (int i = 0; i < FIELDS; ++i) tallies[i * count + index] = fields[i];
-    const Rounded error = settle<TREES, COMPENSATED>(bound, c, here);
-    const Rounded ends[FINALS] = {s.value, s.radius, TREES ? bound.size : size_of(s.value),
-                                  error, bound.peak, likely.moment};
+    for (int i = 0; i < FIELDS; ++i) to[i * count] = fields[i];
+}
+
+__device__ __forceinline__ Rounded edge_of(const Judging& j) {
+    return Rounded(j.largest) * (Rounded(1.0) + j.storage_u / 2);
+}
+
+// `tallies` [2, FIELDS, lanes]: of the states after each step, and of the last state.
+template <class Stored, bool TREES, bool COMPENSATED, bool PLAIN, int AHEAD>
+__global__ void __launch_bounds__(128)
+    judge_lanes(Tensor<Stored> a, Tensor<Stored> b, Tensor<Stored> got,
+                const double* start, const double* end, const Path* path, Coefficients c,
+                MomentCoefficients m, long long every, Entering entering, Judging states,
+                Judging last, double* tallies, Shape shape) {
+    const long long index = thread_index(), count = shape.groups * shape.lanes;
+    if (index >= count) return;
+    long long g, l;
+    split(index, shape.lanes, g, l);
+    const Lane<Stored> from_a = a.lane(g, l), from_b = b.lane(g, l);
+    const Lane<Stored> from_got = got.lane(g, l);
+    const double first = start ? start[index] : 0.0;
+    const Divisor one_less(Rounded(1.0) - c.u);
+    const Rounded edge = edge_of(states);
+    State s = {first, 0.0, 0.0, 0.0, 0.0};
+    ErrorState bound;
+    const ErrorNumber begun =
+        entered<false>(first, entering.flushed_below, 0.0, 0.0, 0.0);
+    bound.value = first;
+    bound.size = begun.size;
+    bound.error = begun.error;
+    bound.peak = begun.peak;
+    bound.stored = bound.floor = bound.rest = bound.span = 0.0;
+    bound.top = bound.reach = begun.size + begun.error;
+    Moment likely = {first, 0.0};
+    Tally tally = {0.0, 0.0, 0.0, 0, -1};
+    Path here = path[0];
+    long long until = every;  // steps to the next store of the state
+    bool boundary = true;     // whether it is stored before this step
+
+    auto step = [&](double w, double x, double value, long long t) {
+        const ErrorNumber decay =
+            entered<PLAIN>(w, entering.flushed_below, entering.decay_u,
+                           entering.decay_eta, entering.decay_largest);
+        const ErrorNumber drive =
+            entered<PLAIN>(x, entering.flushed_below, entering.drive_u,
+                           entering.drive_eta, entering.drive_largest);
+        advance<false>(s, Ball{w, 0.0}, Ball{x, 0.0});
+        advance<TREES, COMPENSATED, !PLAIN>(bound, decay, drive, c, one_less, boundary,
+                                            here);
+        if (!COMPENSATED && states.probable != 0.0)
+            advance(likely, cast<PLAIN>(w, entering.decay_u, entering.decay_eta),
+                    cast<PLAIN>(x, entering.drive_u, entering.drive_eta), m, !PLAIN && boundary);
+        here = path[t + 1];
+        Element element;
+        element.e = settle<TREES, COMPENSATED>(bound, c, here);
+        if (!PLAIN) {
+            const Rounded again =
+                Rounded(c.state_u) * (size_of(bound.value) + element.e) + c.state_eta;
+            boundary = --until == 0;
+            if (boundary) until = every;
+            element.e = boundary ? element.e + again : element.e;
+        }
+        element.got = value;
+        element.hi = s.value;
+        element.radius = s.radius;
+        element.peak = bound.peak;
+        element.moment = likely.moment;
+        stored(element, bound.value, states);
+        return element;
+    };
+
+    const long long whole = shape.steps - shape.steps % AHEAD;
+    Stored next_a[AHEAD], next_b[AHEAD], next_got[AHEAD];
+    auto load = [&](long long from) {
 #pragma unroll
-    for (int i = 0; i < FINALS; ++i) finals[i * count + index] = ends[i].x;
+        for (int i = 0; i < AHEAD; ++i) {
+            next_a[i] = from_a.start[(from + i) * from_a.stride];
+            next_b[i] = from_b.start[(from + i) * from_b.stride];
+            next_got[i] = from_got.start[(from + i) * from_got.stride];
+        }
+    };
+    if (whole > 0) load(0);
+    for (long long from = 0; from < whole; from += AHEAD) {
+        Stored now_a[AHEAD], now_b[AHEAD], now_got[AHEAD];
+#pragma unroll
+        for (int i = 0; i < AHEAD; ++i) {
+            now_a[i] = next_a[i];
+            now_b[i] = next_b[i];
+            now_got[i] = next_got[i];
+        }
+        // The last batch is loaded once more in place of one beyond the end.
+        load(from + AHEAD < whole ? from + AHEAD : from);
+        Element elements[AHEAD];
+#pragma unroll
+        for (int i = 0; i < AHEAD; ++i)
+            elements[i] = step(now_a[i], now_b[i], now_got[i], from + i);
+#pragma unroll
+        for (int i = 0; i < AHEAD; ++i) judge(tally, elements[i], edge, states, from + i);
+    }
+    for (long long t = whole; t < shape.steps; ++t) {
+        const Element element =
+            step(from_a.start[t * from_a.stride], from_b.start[t * from_b.stride],
+                 from_got.start[t * from_got.stride], t);
+        judge(tally, element, edge, states, t);
+    }
+    write(tallies + index, count, tally);
+
+    Element element;
+    element.e = settle<TREES, COMPENSATED>(bound, c, here);
+    const Rounded top = size_of(bound.value) + element.e;
+    const Rounded own = Rounded(c.state_u) * s.value;
+    element.e = element.e + (Rounded(c.state_u) * top + c.state_eta);
+    element.peak = top <= c.state_largest ? bound.peak : infinity();
+    element.moment =
+        likely.moment + (own * own + Rounded(2.0) * c.state_eta * c.state_eta);
+    element.got = end[index];
+    element.hi = s.value;
+    element.radius = s.radius;
+    stored(element, bound.value, last);
+    tally = {0.0, 0.0, 0.0, 0, -1};
+    judge(tally, element, edge_of(last), last, 0);
+    write(tallies + FIELDS * count + index, count, tally);
+}
+
+// Tallies [FIELDS, lanes] of every so many lanes added up: [FIELDS + 2, threads], the
+// last two rows the lanes of the largest ratio and of the earliest wrong element.
+__global__ void __launch_bounds__(128)
+    add_tallies(const double* tallies, double* sums, long long lanes, long long threads) {
+    const long long index = thread_index();
+    if (index >= threads) return;
+    double sum[FIELDS] = {0.0, 0.0, -1.0}, worst_lane = 0.0, wrong_lane = 0.0;
+    for (long long lane = index; lane < lanes; lane += threads) {
+        const double worst = tallies[lane], first = tallies[2 * lanes + lane];
+        if (worst > sum[0]) {
+            sum[0] = worst;
+            sum[1] = tallies[lanes + lane];
+            worst_lane = static_cast<double>(lane);
+        }
+        if (first >= 0.0 && (sum[2] < 0.0 || first < sum[2])) {
+            sum[2] = first;
+            wrong_lane = static_cast<double>(lane);
+        }
+#pragma unroll
+        for (int i = 3; i < FIELDS; ++i) sum[i] += tallies[i * lanes + lane];
+    }
+#pragma unroll
+    for (int i = 0; i < FIELDS; ++i) sums[i * threads + index] = sum[i];
+    sums[FIELDS * threads + index] = worst_lane;
+    sums[(FIELDS + 1) * threads + index] = wrong_lane;
 }

@@ -14,6 +14,28 @@ struct Operand {
     }
 };
 
+static __device__ const double NOTHING = 0.0;
+
+// One part of an operand along time, for one g, k and l.
+struct Cursor {
+    const double* here;
+    long long step;
+
+    template <int PARTS>
+    __device__ __forceinline__ Cursor(const Operand<PARTS>& x, int p, long long g,
+                                      long long k, long long l)
+        : here(&NOTHING), step(0) {
+        const long long* s = x.stride[p];
+        if (x.part[p]) {
+            here = x.part[p] + g * s[0] + k * s[2] + l * s[3];
+            step = s[1];
+        }
+    }
+    __device__ __forceinline__ double operator[](long long t) const {
+        return here[t * step];
+    }
+};
+
 // Room for a result; absent where its first part is.
 template <int PARTS>
 struct Room {
@@ -24,6 +46,22 @@ struct Room {
     __device__ __forceinline__ double& at(int p, long long g, long long t, long long k,
                                           long long l) const {
         return part[p][g * stride[0] + t * stride[1] + k * stride[2] + l * stride[3]];
+    }
+};
+
+// One part of a room along time.
+struct Writer {
+    double* here;
+    long long step;
+
+    template <int PARTS>
+    __device__ __forceinline__ Writer(const Room<PARTS>& x, int p, long long g,
+                                      long long k, long long l)
+        : here(x.part[p] + g * x.stride[0] + k * x.stride[2] + l * x.stride[3]),
+          step(x.stride[1]) {}
+    __device__ __forceinline__ void put(double value) {
+        *here = value;
+        here += step;
     }
 };
 

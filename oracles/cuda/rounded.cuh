@@ -31,13 +31,20 @@ __device__ __forceinline__ Rounded fused(Rounded a, Rounded b, Rounded c) {
     return __fma_rn(a.x, b.x, c.x);
 }
 __device__ __forceinline__ Rounded size_of(Rounded a) { return fabs(a.x); }
-__device__ __forceinline__ long long bits_of(Rounded a) {
-    return __double_as_longlong(a.x);
+// The larger one of numbers that are not negative, by their bits; infinity for NaN.
+__device__ __forceinline__ Rounded raised(Rounded peak, Rounded top) {
+    constexpr long long SIZE = 0x7fffffffffffffffLL, INFINITE = 0x7ff0000000000000LL;
+    const long long a = __double_as_longlong(peak.x) & SIZE;
+    const long long b = __double_as_longlong(top.x) & SIZE;
+    const long long most = a > b ? a : b;
+    return __longlong_as_double(most < INFINITE ? most : INFINITE);
 }
+// The integer that an addition of 1.5 2**52 has left in the last bits.
+__device__ __forceinline__ int last_bits_of(Rounded a) { return __double2loint(a.x); }
 __device__ __forceinline__ Rounded infinity() {
     return __longlong_as_double(0x7ff0000000000000LL);
 }
 // 2**n from its bits.
-__device__ __forceinline__ Rounded power_of_two(long long n) {
-    return __longlong_as_double((n + 1023) << 52);
+__device__ __forceinline__ Rounded power_of_two(int n) {
+    return __hiloint2double((n + 1023) << 20, 0);
 }

@@ -42,6 +42,15 @@ static inline long long __double_as_longlong(double x) {
     std::memcpy(&n, &x, 8);
     return n;
 }
+static inline int __double2loint(double x) {
+    int n;
+    std::memcpy(&n, &x, 4);
+    return n;
+}
+static inline double __hiloint2double(int high, int low) {
+    const long long n = static_cast<long long>(high) << 32 | (unsigned)low;
+    return __longlong_as_double(n);
+}
 template <class... A, std::size_t... I>
 static void call(void (*k)(A...), void** a, std::index_sequence<I...>) {
     k(*reinterpret_cast<A*>(a[I])...);
