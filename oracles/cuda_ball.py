@@ -5,6 +5,7 @@ that values and radii equal the CPU's to the bit; sums over axes may associate o
 and have the same bound.
 """
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any, Self
 
@@ -65,10 +66,16 @@ class CudaBall(Ball):
         """1 / (1 + exp(-x))."""
         return self._elementwise("Sigmoid")
 
+    def mapped(self, move: Callable[[Any], Any]) -> Any:
+        """`move` applied to every component; exact values stay exact."""
+        value = move(self.value)
+        if self.exact:
+            return self.like(value, repeated_zeros(value.shape))
+        return self.like(value, move(self.radius))
+
     def transpose(self, *axes: int) -> Any:
         """The axes permuted in memory too, so that neighbours stay neighbours."""
-        values, radii = (part.transpose(*axes) for part in self.components)
-        return self.like(values.copy(), radii if self.exact else radii.copy())
+        return self.mapped(lambda part: part.transpose(*axes).copy())
 
     def _elementwise(self, operation: str, *others: Self) -> Any:
         """One operation on the entries of this ball and another, broadcast."""
@@ -136,6 +143,11 @@ def repeated_zero() -> Any:
     return _zero(cuda_card.arrays(), cuda_card.device_index())
 
 
+def repeated_zeros(shape: tuple[int, ...]) -> Any:
+    """That zero as an array of a shape."""
+    return cuda_card.arrays().broadcast_to(repeated_zero(), shape)
+
+
 @cache
 def _zero(xp: Any, device: int) -> Any:
     return xp.zeros(())
@@ -143,6 +155,5 @@ def _zero(xp: Any, device: int) -> Any:
 
 def exact_cuda_ball(values: Any) -> CudaBall:
     """Stored values, known exactly, moved to the card unless they are there."""
-    xp = cuda_card.arrays()
     moved = cuda_card.float64(values)
-    return CudaBall(moved, xp.broadcast_to(repeated_zero(), moved.shape))
+    return CudaBall(moved, repeated_zeros(moved.shape))

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from scancheck.oracles import cuda_card, double_double, double_word_functions
-from scancheck.oracles.cuda_ball import repeated_zero
+from scancheck.oracles.cuda_ball import repeated_zero, repeated_zeros
 from scancheck.oracles.double_double import DoubleDouble
 from scancheck.oracles.double_double_scan import DoubleDoubleSystem
 
@@ -52,10 +52,17 @@ class CudaDoubleDouble(DoubleDouble):
         hi, lo, radius = self.components
         return (hi, None, None) if self.single else (hi, lo, radius)
 
+    def mapped(self, move: Callable[[Any], Any]) -> Any:
+        """`move` applied to every component; exact float64 stay so."""
+        hi = move(self.hi)
+        if self.single:
+            nothing = repeated_zeros(hi.shape)
+            return self.like(hi, nothing, nothing)
+        return self.like(hi, move(self.lo), move(self.radius))
+
     def transpose(self, *axes: int) -> Any:
         """The axes permuted in memory too, so that neighbours stay neighbours."""
-        moved = [part.transpose(*axes) for part in self.components]
-        return self.like(moved[0].copy(), *(moved[1:] if self.single else _own(moved)))
+        return self.mapped(lambda part: part.transpose(*axes).copy())
 
     def _one(self) -> Any:
         return exact_cuda_double_double(np.ones(self.shape))
@@ -82,10 +89,6 @@ class CudaDoubleDouble(DoubleDouble):
         return self.like(*out)
 
 
-def _own(moved: list[Any]) -> list[Any]:
-    return [part.copy() for part in moved[1:]]
-
-
 def _operand(x: CudaDoubleDouble) -> cuda_card.Argument:
     return cuda_card.operand(x.parts, range(AXES - len(x.shape), AXES))
 
@@ -100,9 +103,8 @@ def _tables(xp: Any, device: int) -> Any:
 
 def exact_cuda_double_double(values: Any) -> CudaDoubleDouble:
     """Stored values, known exactly, moved to the card unless they are there."""
-    xp = cuda_card.arrays()
     moved = cuda_card.float64(values)
-    nothing = xp.broadcast_to(repeated_zero(), moved.shape)
+    nothing = repeated_zeros(moved.shape)
     return CudaDoubleDouble(moved, nothing, nothing)
 
 

@@ -160,9 +160,8 @@ def _tensor(x: Any) -> cuda_card.Argument:
 
 
 def _is_plain(rules: Rules) -> bool:
-    """Whether nothing is flushed or cast and states are kept as computed."""
-    casts = rules.decay_cast, rules.drive_cast
-    return not rules.flush and rules.state_u == 0.0 and casts == (None, None)
+    """Whether nothing is cast and states are kept as computed."""
+    return rules.state_u == 0.0 and rules.decay_cast is rules.drive_cast is None
 
 
 def _entering(rules: Rules) -> cuda_card.Argument:

@@ -46,18 +46,16 @@ struct Tensor {
     }
 };
 
-// PLAIN: nothing is flushed or cast, and states are kept as computed.
+// PLAIN: nothing is cast, and states are kept as computed.
 template <bool PLAIN>
 __device__ __forceinline__ ErrorNumber entered(double x, double flushed_below, double u,
                                                double eta, double largest) {
     ErrorNumber n;
     n.value = x;
-    n.size = n.peak = size_of(x);
-    n.error = 0.0;
-    if (PLAIN) return n;
-    if (n.size < flushed_below) n.error = n.size;
+    n.size = size_of(x);
+    n.error = n.size < flushed_below ? n.size : Rounded(0.0);
     n.peak = n.size + n.error;
-    if (u > 0.0) {
+    if (!PLAIN && u > 0.0) {
         const Rounded top = n.size + n.error;
         n.error = n.error + (Rounded(u) * top + eta);
         n.peak = top <= largest ? n.peak : infinity();

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from scancheck.bounds.card import has_card_budget, solve_errors_on_card
 from scancheck.bounds.error_number import ErrorNumber
 from scancheck.bounds.error_system import ErrorSystem
 from scancheck.bounds.log_system import LogChunkSystem
@@ -52,17 +53,24 @@ def budget_for(
     cotangents: Mapping[str, FloatArray] | None = None,
     *,
     underflow: bool = True,
+    device: str = "cpu",
 ) -> Budget:
     """The sound budget of every output and, where cotangents are given, gradient.
 
     With `underflow` False the terms for results below the normal range are left out.
+    With a CUDA `device` scans that have kernels run there.
     Raises CaseInvalid for a log form other than ratio where a case has no log gates.
     """
     rules = rules_for(contract, dtype, underflow=underflow)
-    system: ErrorSystem = ErrorSystem(rules)
-    if contract.log != "none":
-        system = LogChunkSystem(rules, contract.log)
-    solution = solve(system, op, tensors, switches, cotangents)
+    if device != "cpu" and has_card_budget(rules, contract.log, cotangents is not None):
+        solution = solve_errors_on_card(
+            rules, op, tensors, switches, cotangents, device
+        )
+    else:
+        system: ErrorSystem = ErrorSystem(rules)
+        if contract.log != "none":
+            system = LogChunkSystem(rules, contract.log)
+        solution = solve(system, op, tensors, switches, cotangents)
     outputs = {
         name: allowance_of(op, name, number, dtype, rules.overflow)
         for name, number in solution.outputs.items()
