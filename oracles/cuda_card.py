@@ -59,7 +59,12 @@ EXPRESSIONS = {
     "double_double_scan.cu": (
         "scan_lanes<true, 16>",
         "scan_lanes<false, 4>",
-        "scan_keys<4>",
+        *(
+            f"scan_keys<{keys}, {driven}, {read}>"
+            for keys in (4, 2, 1)
+            for driven in ("true", "false")
+            for read in ("true", "false")
+        ),
     ),
 }
 

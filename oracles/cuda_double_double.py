@@ -13,6 +13,7 @@ import numpy as np
 
 from scancheck.oracles import cuda_card, double_double, double_word_functions
 from scancheck.oracles.cuda_ball import repeated_zero, repeated_zeros
+from scancheck.oracles.cuda_fp64 import key_ranges
 from scancheck.oracles.double_double import DoubleDouble
 from scancheck.oracles.double_double_scan import DoubleDoubleSystem
 
@@ -128,32 +129,22 @@ class CudaDoubleDoubleSystem(DoubleDoubleSystem):
             states[:, :, 0] = moved
         shape = cuda_card.count(groups, steps, keys, lanes)
         value = cuda_card.operand(v.parts, LANE_AXES)
-        rooms = (
-            cuda_card.room(moved, STATE_AXES),
-            cuda_card.room(out, LANE_AXES),
-        )
+        rooms = cuda_card.room(moved, STATE_AXES), cuda_card.room(out, LANE_AXES)
         if k is None and r is None and states is None:
             single = w.single and v.single
             name = "scan_lanes<true, 16>" if single else "scan_lanes<false, 4>"
             arguments = [_tile(w), value, *rooms, shape]
             cuda_card.launch(SOURCE, name, groups * lanes, arguments)
         else:
-            kept = (None,) * 3 if states is None else states[:, :, 1:]
-            for first in range(0, keys, KEYS):
-                arguments = [
-                    _tile(w),
-                    value,
-                    _tile(k),
-                    _tile(r),
-                    cuda_card.flag(k is not None),
-                    cuda_card.flag(r is not None),
-                    *rooms,
-                    cuda_card.room(kept),
-                    shape,
-                    cuda_card.count(first),
-                ]
+            kept = cuda_card.room((None,) * 3 if states is None else states[:, :, 1:])
+            given = ", ".join(str(x is not None).lower() for x in (k, r))
+            operands = [_tile(w), value, _tile(k), _tile(r), *rooms, kept, shape]
+            for first, some in key_ranges(keys, KEYS):
                 cuda_card.launch(
-                    SOURCE, f"scan_keys<{KEYS}>", groups * lanes, arguments
+                    SOURCE,
+                    f"scan_keys<{some}, {given}>",
+                    groups * lanes,
+                    [*operands, cuda_card.count(first)],
                 )
         number = CudaDoubleDouble
         return number(*out), number(*moved), None if states is None else number(*states)
