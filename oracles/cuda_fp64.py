@@ -39,10 +39,14 @@ class CudaFp64System:
         return exact_cuda_ball(values)
 
     def begin(self, state: CudaBall) -> Any:
-        """S, its radius, M = |S|, W = V = 0: [PARTS, G, K, L]."""
+        """S, its radius and, where collected, M = |S|, W = V = 0: [PARTS, G, K, L]."""
         xp = cuda_card.arrays()
         begun = xp.zeros((PARTS, *state.shape))
-        begun[0], begun[1], begun[2] = state.value, state.radius, abs(state.value)
+        begun[0] = state.value
+        if not state.exact:
+            begun[1] = state.radius
+        if self.companions:
+            begun[2] = abs(state.value)
         return begun
 
     def forward(

@@ -60,7 +60,7 @@ class Screened:
     uncertified: int
     overflowing: int
     vacuous: int  # right, but anything of the truth's size would be
-    lost: int  # vacuous with an error
+    lost: int  # vacuous with an error that underflow's share of the budget may hide
     improbable: int  # error above lambda sqrt(v), where that is asked
     rho: float | None  # RMS error over its prediction, where that is asked
 

@@ -5,7 +5,7 @@
 
 using In = Operand<4>;
 using MomentIn = Operand<2>;
-constexpr int COMPONENTS = 11, NUMBER = 4, STATE_ROWS = 5;
+constexpr int COMPONENTS = 11, NUMBER = 4;
 
 __device__ __forceinline__ ErrorNumber number_at(const In& x, long long g, long long t,
                                                  long long k, long long l) {
@@ -135,7 +135,7 @@ __global__ void __launch_bounds__(128)
     for (int p = 0; p < NUMBER; ++p) next_w[p * count + i] = parts[p].x;
 }
 
-// Final states with their total errors, [STATE_ROWS, count].
+// Final states with their total errors, [5, count].
 template <bool TREES, bool COMPENSATED>
 __global__ void __launch_bounds__(128)
     error_end(const double* s, Coefficients c, const Path* path, double* out,

@@ -79,7 +79,7 @@ __device__ __forceinline__ bool is_finite(Rounded x) {
 __device__ __forceinline__ void look_closely(Tally& tally, double got, Rounded hi,
                                              Rounded radius, Rounded e, Rounded error,
                                              Rounded edge, bool overflows,
-                                             bool certified, long long t) {
+                                             bool certified, bool lost, long long t) {
     const double inf = infinity().x;
     const Rounded size = size_of(hi), reach = radius + e;
     const bool above = hi + reach >= edge, below = hi - reach <= -edge;
@@ -112,19 +112,25 @@ __device__ __forceinline__ void look_closely(Tally& tally, double got, Rounded h
     tally.uncertified += uncertified;
     tally.overflowing += may || right || excused;
     tally.vacuous += e >= size && !wrong;
-    tally.lost += e >= size && (error > 0.0 || error != error);
+    tally.lost += e >= size && lost;
 }
 
-// An element, its reference and its budget.
+// An element, its reference and its budget, of which underflow makes at most `lost`.
 struct Element {
-    Rounded got, hi, radius, e, peak, moment;
+    Rounded got, hi, radius, e, peak, moment, lost;
 };
+
+// Whether a budget that is half underflow, or more, hides an error.
+__device__ __forceinline__ bool is_lost(const Element& x, Rounded error) {
+    return !(error <= 0.0) && !(Rounded(2.0) * x.lost < x.e);
+}
 
 // Budget and moment after the store into the tensor's format, inflated for fp64 sums.
 __device__ __forceinline__ void stored(Element& x, Rounded value, const Judging& j) {
     if (j.stores != 0.0) {
         const Rounded own = Rounded(j.store_u) * x.hi;
         x.e = x.e + (Rounded(j.store_u) * (size_of(value) + x.e) + j.store_eta);
+        x.lost = x.lost * (Rounded(1.0) + j.store_u) + j.store_eta;
         x.moment = x.moment + (own * own + Rounded(2.0) * j.store_eta * j.store_eta);
     }
     x.e = x.e * j.inflation;
@@ -141,7 +147,7 @@ __device__ __forceinline__ bool is_plain(Tally& tally, const Element& x, Rounded
                        (x.peak <= j.overflow_edge) & (size + (x.radius + x.e) < edge);
     const bool vacuous = x.e >= size;
     tally.vacuous += plain & vacuous;
-    tally.lost += plain & vacuous & (error > 0.0);
+    tally.lost += plain & vacuous & is_lost(x, error);
     // A quotient is formed only where it may be the largest.
     if (plain & (error > Rounded(tally.worst * (1.0 - 0x1p-50)) * x.e)) {
         const Rounded ratio = error / x.e;
@@ -163,7 +169,8 @@ __device__ __forceinline__ void look_at(Tally& tally, const Element& x, Rounded 
     if (error < 0.0) error = 0.0;
     const bool certified = (is_finite(radius) && radius <= Rounded(0x1p-10) * e) ||
                            (radius <= 0x1p-1070 && e > 0.0);
-    look_closely(tally, x.got.x, x.hi, radius, e, error, edge, overflows, certified, t);
+    look_closely(tally, x.got.x, x.hi, radius, e, error, edge, overflows, certified,
+                 is_lost(x, error), t);
 }
 
 // The error of an element within range, against its second moment.
@@ -245,6 +252,23 @@ __global__ void __launch_bounds__(128)
     long long until = every;  // steps to the next store of the state
     bool boundary = true;     // whether it is stored before this step
 
+    // What underflow makes of a budget at most; where every order is allowed the scan of
+    // the bounds has it, else it is carried along here.
+    bool flushed = false;
+    const Rounded growth = Rounded(1.0) + Rounded(8.0) * c.u;
+    auto underflow = [&](double w, double x, const Path& at) {
+        const double below = entering.flushed_below;
+        flushed |= (fabs(w) < below && w != 0.0) || (fabs(x) < below && x != 0.0);
+        Rounded lost = Rounded(at.grown) *
+                       (Rounded(2.0) * larger(at.adds, 1.0) * bound.floor +
+                        Rounded(at.steps) * c.eta * bound.reach);
+        if (!TREES) {
+            const Rounded sum = size_of(w) * bound.floor + c.eta + c.add_eta;
+            lost = bound.floor = (sum + c.state_eta) * growth;
+        }
+        return flushed ? infinity() : lost;
+    };
+
     auto step = [&](double w, double x, double value, long long t) {
         const ErrorNumber decay =
             entered<PLAIN>(w, entering.flushed_below, entering.decay_u,
@@ -268,6 +292,7 @@ __global__ void __launch_bounds__(128)
             if (boundary) until = every;
             element.e = boundary ? element.e + again : element.e;
         }
+        element.lost = underflow(w, x, here);
         element.got = value;
         element.hi = s.value;
         element.radius = s.radius;
@@ -319,6 +344,7 @@ __global__ void __launch_bounds__(128)
     const Rounded own = Rounded(c.state_u) * s.value;
     element.e = element.e + (Rounded(c.state_u) * top + c.state_eta);
     element.peak = top <= c.state_largest ? bound.peak : infinity();
+    element.lost = infinity();
     element.moment =
         likely.moment + (own * own + Rounded(2.0) * c.state_eta * c.state_eta);
     element.got = end[index];
