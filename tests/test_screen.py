@@ -1,9 +1,6 @@
 """Judging on the card in one pass: the sums of what `measure` finds elementwise."""
 
-import shutil
-import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,8 +20,6 @@ from scancheck.oracles.ladder import certify
 from scancheck.screen import Screened, can_screen, screen
 
 FloatArray = NDArray[np.float64]
-sys.path.insert(0, str(Path(__file__).parent))
-
 LAMBDA = 5.0
 SEQUENTIAL = Structure(kind="sequential")
 CONTRACTS = {
@@ -137,31 +132,6 @@ def assert_same_sums(
     assert sums.improbable == (error > LAMBDA * likely).sum()
     if np.isfinite(error).all() and likely.size and likely.min() > 1e-140:
         assert sums.rho == pytest.approx(rho(error, likely), rel=1e-12)
-
-
-@pytest.fixture(scope="session")
-def host_card(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """CUDA sources compiled for this processor; skips where there is no compiler."""
-    if shutil.which("g++") is None:
-        pytest.skip("no g++ to compile CUDA sources for the CPU with")
-    from cards.host import Host
-
-    return Host(tmp_path_factory.mktemp("cuda_on_host"))
-
-
-@pytest.fixture(params=["host", pytest.param("device", marks=pytest.mark.gpu)])
-def card(request: pytest.FixtureRequest) -> Any:
-    """CUDA sources run by this processor, and on a device where there is one."""
-    from scancheck.kernels.cuda.toolkit import unavailable
-
-    with pytest.MonkeyPatch.context() as patch:
-        if request.param == "host":
-            host = request.getfixturevalue("host_card")
-            for name in ("arrays", "device_index", "launch"):
-                patch.setattr(cuda_card, name, getattr(host, name))
-        elif reason := unavailable():
-            pytest.skip(reason)
-        yield request.param
 
 
 KINDS = ("plain", "subnormal", "overflowing")

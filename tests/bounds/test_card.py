@@ -1,11 +1,5 @@
 """Budgets and second moments on the card: those of the CPU, to the bit."""
 
-import shutil
-import sys
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -16,11 +10,9 @@ from scancheck.contract import Contract, Structure
 from scancheck.ops.linear_scan import LINEAR_SCAN
 from scancheck.ops.normal_form import Op
 from scancheck.ops.selective_scan import SELECTIVE_SCAN
-from scancheck.oracles import cuda_card, engine
+from scancheck.oracles import engine
 
 FloatArray = NDArray[np.float64]
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 SEQUENTIAL = Structure(kind="sequential")
 CONTRACTS = {
     "any order": Contract(),
@@ -39,31 +31,6 @@ CONTRACTS = {
     ),
     "summed gates": Contract(gate_gradient="reverse_cumsum"),
 }
-
-
-@pytest.fixture(scope="session")
-def host_card(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """CUDA sources compiled for this processor; skips where there is no compiler."""
-    if shutil.which("g++") is None:
-        pytest.skip("no g++ to compile CUDA sources for the CPU with")
-    from cards.host import Host
-
-    return Host(tmp_path_factory.mktemp("cuda_on_host"))
-
-
-@pytest.fixture(params=["host", pytest.param("device", marks=pytest.mark.gpu)])
-def card(request: pytest.FixtureRequest) -> Iterator[str]:
-    """CUDA sources run by this processor, and on a device where there is one."""
-    from scancheck.kernels.cuda.toolkit import unavailable
-
-    with pytest.MonkeyPatch.context() as patch:
-        if request.param == "host":
-            host = request.getfixturevalue("host_card")
-            for name in ("arrays", "device_index", "launch"):
-                patch.setattr(cuda_card, name, getattr(host, name))
-        elif reason := unavailable():
-            pytest.skip(reason)
-        yield str(request.param)
 
 
 Case = tuple[Op, dict[str, FloatArray], dict[str, bool], dict[str, FloatArray]]

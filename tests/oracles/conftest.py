@@ -1,11 +1,8 @@
 """Cases of both ops, and the one comparison of two rungs, for all oracle tests."""
 
-import shutil
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,9 +15,6 @@ from scancheck.ops.selective_scan import SELECTIVE_SCAN
 from scancheck.oracles.engine import Solution
 
 FloatArray = NDArray[np.float64]
-
-# What runs CUDA sources without a card is beside the folders of tests.
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,31 +143,6 @@ def compare() -> Callable[..., int]:
         return contradictions(tensors_of(left), tensors_of(right), shrink)
 
     return counted
-
-
-@pytest.fixture(scope="session")
-def host_card(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """CUDA sources compiled for this processor; skips where there is no compiler."""
-    if shutil.which("g++") is None:
-        pytest.skip("no g++ to compile CUDA sources for the CPU with")
-    from cards.host import Host
-
-    return Host(tmp_path_factory.mktemp("cuda_on_host"))
-
-
-@pytest.fixture(params=["host", pytest.param("device", marks=pytest.mark.gpu)])
-def card(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """CUDA sources run by this processor, and on a device where there is one."""
-    from scancheck.kernels.cuda.toolkit import unavailable
-    from scancheck.oracles import cuda_card
-
-    if request.param == "host":
-        host = request.getfixturevalue("host_card")
-        for name in ("arrays", "device_index", "launch"):
-            monkeypatch.setattr(cuda_card, name, getattr(host, name))
-    elif reason := unavailable():
-        pytest.skip(reason)
-    return str(request.param)
 
 
 @pytest.fixture
