@@ -142,9 +142,9 @@ def _sigmoid(x: FloatArray) -> FloatArray:
     below = np.exp(-np.abs(x))
     below += 1.0
     # The numerator is 1 or exp(-|x|): faster so than by a choice between the two.
-    above = np.exp(np.minimum(x, 0.0))
+    above: FloatArray = np.exp(np.minimum(x, 0.0))
     above /= below
-    return np.asarray(above)
+    return above
 
 
 def exact_ball(value: FloatArray) -> Ball:

@@ -9,6 +9,7 @@ certifies stays uncertified: it counts as neither pass nor fail.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,10 @@ from numpy.typing import NDArray
 
 from scancheck.ops.normal_form import Op, spec_of
 from scancheck.oracles import ball, double_double
+from scancheck.oracles.cuda_rungs import (
+    solve_double_double_on_card,
+    solve_fp64_on_card,
+)
 from scancheck.oracles.double_double_scan import DoubleDoubleSystem
 from scancheck.oracles.engine import Solution, solve
 from scancheck.oracles.exact import solve_exact
@@ -74,15 +79,17 @@ def certify(
     allowance: Arrays,
     *,
     first: Solution | None = None,
+    device: str = "cpu",
 ) -> Truth:
     """References, each certified against the allowance of the same name and shape.
 
     Tensors without an allowance keep the fp64 reference, uncertified. `first` is a
-    solution of the fp64 rung where there is one already.
+    solution of the fp64 rung where there is one already. With a CUDA `device` the fp64
+    and double-double rungs run there.
     """
     # Overflow is no surprise here: it gives an infinite radius.
     with np.errstate(over="ignore", invalid="ignore"):
-        return _climb(op, tensors, switches, cotangents, allowance, first)
+        return _climb(op, tensors, switches, cotangents, allowance, first, device)
 
 
 def _climb(
@@ -92,10 +99,12 @@ def _climb(
     cotangents: Arrays | None,
     allowance: Arrays,
     first: Solution | None,
+    device: str,
 ) -> Truth:
     """`certify`, rung after rung while an element is open."""
     if first is None:
-        first = solve(Fp64System(), op, tensors, switches, cotangents)
+        solve_first = _on(device, "fp64", _solve_fp64)
+        first = solve_first(op, tensors, switches, cotangents)
     names = tuple(first.outputs)
     references = {
         name: _reference(
@@ -124,7 +133,8 @@ def _climb(
             part_cotangents = _taken(op, cotangents, taken)
         if not applies(op, part, part_cotangents is not None):
             continue
-        solution = climb(op, part, switches, part_cotangents)
+        on_device = _on(device, rung, climb)
+        solution = on_device(op, part, switches, part_cotangents)
         for name, number in _numbers(solution).items():
             if name in open_ones:
                 where = _index(op, name, references[name].hi, taken)
@@ -144,10 +154,23 @@ def _numbers(solution: Solution) -> dict[str, Any]:
     return {**solution.outputs, **solution.gradients}
 
 
+def _solve_fp64(
+    op: Op, tensors: Arrays, switches: Mapping[str, bool], cotangents: Arrays | None
+) -> Solution:
+    return solve(Fp64System(), op, tensors, switches, cotangents)
+
+
 def _solve_double_double(
     op: Op, tensors: Arrays, switches: Mapping[str, bool], cotangents: Arrays | None
 ) -> Solution:
     return solve(DoubleDoubleSystem(), op, tensors, switches, cotangents)
+
+
+def _on(device: str, rung: str, climb: Callable[..., Solution]) -> Any:
+    """How to climb a rung on a device; those without kernels run on the CPU."""
+    if device == "cpu" or rung not in ON_CARD:
+        return climb
+    return partial(ON_CARD[rung], device=device)
 
 
 def _always(op: Op, tensors: Arrays, gradients: bool) -> bool:
@@ -184,6 +207,10 @@ RUNGS: tuple[Rung, ...] = (
     ("exact", _is_dyadic, solve_exact),
     ("multiprecision", _has_functions, solve_multiprecision),
 )
+ON_CARD: dict[str, Callable[..., Solution]] = {
+    "fp64": solve_fp64_on_card,
+    "double_double": solve_double_double_on_card,
+}
 
 
 def _reference(

@@ -5,6 +5,7 @@ Ops are written over this protocol once (scancheck.ops.normal_form.Number).
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
@@ -52,7 +53,7 @@ class ArrayNumber:
 
 def compact(part: Array) -> Array:
     """The array in C order, unless it is one repeated entry."""
-    return np.ascontiguousarray(part) if any(part.strides) else part
+    return part.copy() if any(part.strides) and not part.flags.c_contiguous else part
 
 
 def plain(part: Array) -> Array:
@@ -85,8 +86,9 @@ class Joined(Generic[N]):
             self.number = whole
             return
         if self.number is None:
-            empty = (np.empty(shape, dtype=part.dtype) for part in tile.components)
-            self.number = tile.like(*empty)
+            # Where the tile is: NumPy hands on to the module of its arrays.
+            room = partial(np.empty_like, shape=shape, order="C")
+            self.number = tile.like(*map(room, tile.components))
         stop = start + tile.shape[self.axis]
         index = (*(slice(None),) * self.axis, slice(start, stop))
         parts = zip(self.number.components, tile.components, strict=True)

@@ -1,7 +1,10 @@
 """Hypothesis profiles by name, and a guard for mpmath's global precision."""
 
+import shutil
 import sys
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -33,3 +36,31 @@ def _mpmath_precision() -> int | None:
     """Bits of mpmath's global context; None where mpmath is not loaded."""
     mpmath = sys.modules.get("mpmath")
     return None if mpmath is None else int(mpmath.mp.prec)
+
+
+@pytest.fixture(scope="session")
+def host_card(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """CUDA sources of oracles and bounds compiled for this processor."""
+    if shutil.which("g++") is None:
+        pytest.skip("no g++ to compile CUDA sources for the CPU with")
+    sys.path.insert(0, str(Path(__file__).parent))
+    from cards.host import Host
+
+    return Host(tmp_path_factory.mktemp("cuda_on_host"))
+
+
+@pytest.fixture(params=["host", pytest.param("device", marks=pytest.mark.gpu)])
+def card(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Those sources run by this processor, and on a device where there is one."""
+    # Imported here: tests that use no card need none of it.
+    from scancheck.kernels.cuda.toolkit import unavailable
+    from scancheck.oracles import cuda_card
+
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "host":
+            host = request.getfixturevalue("host_card")
+            for name in ("arrays", "device_index", "launch"):
+                patch.setattr(cuda_card, name, getattr(host, name))
+        elif reason := unavailable():
+            pytest.skip(reason)
+        yield str(request.param)

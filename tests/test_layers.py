@@ -18,7 +18,7 @@ LAYERS = (
     ("ops",),
     ("recipes", "oracles", "kernels"),
     ("bounds", "runner", "bridge", "captured", "capturing"),
-    ("metrics",),
+    ("metrics", "screen"),
     ("verdict", "diagnosis"),
     ("checks", "probe"),
     ("record", "red_check"),

@@ -52,6 +52,7 @@ def linear_scan(algorithm: str, variant: str) -> Kernel:
         chunk=CHUNK,
         gradients=True,
         edge_sizes=True,
+        devices=("cuda",),
         unavailable=unavailable(),
     )
 

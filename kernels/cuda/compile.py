@@ -59,6 +59,8 @@ def cubin(
 ) -> Cubin:
     """The source file of that name in `sources`, compiled for `arch` ("sm_90").
 
+    A path in another folder has its headers there.
+
     `expressions` name the instances to make, as `kernel<float, 4>`; `defines` are
     macros, as `NAME` or `NAME=VALUE`. Raises KernelUnavailable where there is no
     compiler, or with its log where it fails.
@@ -143,12 +145,13 @@ def _compiled(
     source: str, expressions: tuple[str, ...], options: tuple[str, ...]
 ) -> Cubin:
     nvrtc = _nvrtc()
-    text = (SOURCES / source).read_text(encoding="utf-8")
-    program = nvrtc.createProgram(text, source, (), ())
+    path = SOURCES / source
+    text = path.read_text(encoding="utf-8")
+    program = nvrtc.createProgram(text, path.name, (), ())
     try:
         for expression in expressions:
             nvrtc.addNameExpression(program, expression)
-        folders = (f"-I{SOURCES}", f"-I{include_directory()}")
+        folders = (f"-I{path.parent}", f"-I{include_directory()}")
         try:
             nvrtc.compileProgram(program, (*options, *folders))
         except nvrtc.NVRTCError as error:
@@ -181,11 +184,12 @@ def _nvrtc() -> Any:
 
 
 def _key(source: str, expressions: tuple[str, ...], options: tuple[str, ...]) -> str:
-    digest = hashlib.sha256(repr((source, expressions, options)).encode())
+    place = SOURCES / source
+    digest = hashlib.sha256(repr((place.name, expressions, options)).encode())
     digest.update(repr(_nvrtc().getVersion()).encode())
-    for path in sorted(SOURCES.glob("*.cu*")):
+    for path in sorted(place.parent.glob("*.cu*")):
         # A header may include any other; a .cu file stands for itself.
-        if path.suffix == ".cuh" or path.name == source:
+        if path.suffix == ".cuh" or path == place:
             digest.update(path.name.encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:32]
 

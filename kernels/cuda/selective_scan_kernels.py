@@ -76,6 +76,7 @@ def selective_scan(variant: str, order: str | None = None) -> Kernel:
         gradients=True,
         layouts=("keys=grouped",) if order == "time" else _LAYOUTS,
         edge_sizes=True,
+        devices=("cuda",),
         unavailable=unavailable(),
     )
 

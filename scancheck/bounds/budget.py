@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from scancheck.bounds.card import has_card_budget, solve_errors_on_card
 from scancheck.bounds.error_number import ErrorNumber
 from scancheck.bounds.error_system import ErrorSystem
 from scancheck.bounds.log_system import LogChunkSystem
@@ -52,23 +53,30 @@ def budget_for(
     cotangents: Mapping[str, FloatArray] | None = None,
     *,
     underflow: bool = True,
+    device: str = "cpu",
 ) -> Budget:
     """The sound budget of every output and, where cotangents are given, gradient.
 
     With `underflow` False the terms for results below the normal range are left out.
+    With a CUDA `device` scans that have kernels run there.
     Raises CaseInvalid for a log form other than ratio where a case has no log gates.
     """
     rules = rules_for(contract, dtype, underflow=underflow)
-    system: ErrorSystem = ErrorSystem(rules)
-    if contract.log != "none":
-        system = LogChunkSystem(rules, contract.log)
-    solution = solve(system, op, tensors, switches, cotangents)
+    if device != "cpu" and has_card_budget(rules, contract.log, cotangents is not None):
+        solution = solve_errors_on_card(
+            rules, op, tensors, switches, cotangents, device
+        )
+    else:
+        system: ErrorSystem = ErrorSystem(rules)
+        if contract.log != "none":
+            system = LogChunkSystem(rules, contract.log)
+        solution = solve(system, op, tensors, switches, cotangents)
     outputs = {
-        name: _allowance(op, name, number, dtype, rules.overflow)
+        name: allowance_of(op, name, number, dtype, rules.overflow)
         for name, number in solution.outputs.items()
     }
     gradients = {
-        name: _allowance(op, name, number, dtype, rules.overflow)
+        name: allowance_of(op, name, number, dtype, rules.overflow)
         for name, number in solution.gradients.items()
     }
     return Budget(outputs=outputs, gradients=gradients)
@@ -81,10 +89,13 @@ def storage_dtype(op: Op, name: str, dtype: str, rank: int | None = None) -> str
     return "fp32"
 
 
-def _allowance(
+def allowance_of(
     op: Op, name: str, number: ErrorNumber, dtype: str, overflow: float
 ) -> Allowance:
-    """The number after its store into the tensor's format, inflated for fp64 sums."""
+    """What a tensor of the op may look like, from the bound on its computation.
+
+    The number is rounded into the tensor's format and inflated for fp64 sums.
+    """
     stored = storage_dtype(op, name, dtype, len(number.shape))
     store = storage_error(stored)
     peak = number.peak

@@ -17,7 +17,7 @@ A kernel may also mix the terms of two sums that it adds, so a number knows of h
 terms it is a sum: n1 + n2 of them meet at most n1 + n2 - 1 additions each.
 """
 
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -177,13 +177,13 @@ class ErrorNumber(ArrayNumber):
         own = np.where(own < 1.0, own / np.maximum(1.0 - own, 1e-9), np.inf)
         return own + self.rules.silu[0] + 2 * self.rules.u
 
-    def _vanished(self, factor: float | FloatArray) -> FloatArray:
+    def _vanished(self, factor: Any) -> Any:
         """Absolute error of `factor` / (1 + exp(-x)) by underflow.
 
         Where exp overflows the quotient is 0, and it may be flushed before that.
         """
-        lost = self.rules.eta + (self.rules.eta + self.rules.vanish) * factor
-        return np.asarray(lost, dtype=np.float64)
+        lost: FloatArray = (self.rules.eta + self.rules.vanish) * factor
+        return self.rules.eta + lost
 
     def sum(self, axis: int | tuple[int, ...]) -> Self:
         """The sum over axes in any order: at most n - 1 additions on a term's path."""
@@ -191,7 +191,7 @@ class ErrorNumber(ArrayNumber):
         terms = int(np.prod([self.shape[a] for a in axes]))
         value = np.sum(self.value, axis)
         m, e = np.sum(self.magnitude, axis), np.sum(self.error, axis)
-        peak = np.max(self.peak, axis, initial=0.0)
+        peak = np.max(self.peak, axis) if terms else np.zeros_like(value)
         total = self._new(value, m, e, peak).summed(terms - 1)
         total.terms = max(1, terms)
         return total
@@ -220,7 +220,8 @@ def _exact(values: FloatArray) -> Ball:
 def _model(coefficients: tuple[float, float], size: FloatArray) -> FloatArray:
     """e0 + e1 |x| as an array."""
     e0, e1 = coefficients
-    return np.asarray(e0 + e1 * size, dtype=np.float64)
+    model: FloatArray = e0 + e1 * size
+    return model
 
 
 def exact_number(rules: Rules, values: FloatArray) -> ErrorNumber:

@@ -51,7 +51,8 @@ class ErrorSystem:
 
     def begin(self, state: ErrorNumber) -> FloatArray:
         """All companion scans of the initial state, [COMPONENTS, G, K, L]."""
-        s = np.zeros((scan.COMPONENTS, *state.shape))
+        room = scan.COMPONENTS, *state.shape
+        s = np.zeros_like(state.value, shape=room, order="C")
         s[scan.VALUE], s[scan.SIZE], s[scan.ERROR] = state.components[:3]
         s[scan.TOP] = s[scan.REACH] = s[scan.SIZE] + s[scan.ERROR]
         s[scan.PEAK] = state.peak
@@ -157,7 +158,7 @@ class ErrorSystem:
 
     def begin_adjoint(self, state: ErrorNumber) -> Any:
         """Scans of the final state's cotangent, and a decay of one above the end."""
-        above = np.zeros((4, *state.shape))
+        above = np.zeros_like(state.value, shape=(4, *state.shape), order="C")
         above[[0, 1, 3]] = 1.0
         self.gate_sums, self.summed_steps = state, 0
         return self.begin(state), above
@@ -176,26 +177,10 @@ class ErrorSystem:
         da_t = G_t S_{t-1} is bounded by (M^G + E^G)(M^S + E^S)(1 + u) - M^G M^S: for an
         unknown order this is the monomial form, for a declared one the explicit form.
         """
-        groups, keys, lanes = carry[0].shape[1:]
-        w = self._packed(self._cast(lowered.w, self.rules.decay_cast), groups, keys)
         bar = obar[:, :, None, :]
-        y = self._packed(bar if lowered.r is None else lowered.r * bar, groups, keys)
-        s, above = carry[0].copy(), carry[1].copy()
-        g = np.empty((STATE_ROWS, obar.shape[1], groups, keys, lanes))
-        loop = partial(
-            run_adjoint,
-            w,
-            y,
-            s,
-            above,
-            self.coefficients,
-            g,
-            start,
-            total,
-            self.rules.state_every,
-            self.path(total),
-        )
-        share(groups * lanes, y.size, loop)
+        y = bar if lowered.r is None else lowered.r * bar
+        w = self._cast(lowered.w, self.rules.decay_cast)
+        g, after = self.scan_back(w, y, carry, start, total)
         inside = ErrorNumber(self.rules, *g[:4]).transpose(1, 0, 2, 3)
         before = ErrorNumber(self.rules, *states[:4]).transpose(1, 0, 2, 3)
         if self.rules.trees:
@@ -207,7 +192,31 @@ class ErrorSystem:
                 w=self._through_tree(cotangents.w, before, inside, states, g, total),
             )
         cotangents = self.with_gates(cotangents, lowered, before, obar, inside)
-        return cotangents, (s, above)
+        return cotangents, after
+
+    def scan_back(
+        self, w: ErrorNumber, y: ErrorNumber, carry: Any, start: int, total: int
+    ) -> tuple[Any, Any]:
+        """G_1 .. G_T of a tile, [STATE_ROWS, T, G, K, L], and the next carry."""
+        s, above = carry[0].copy(), carry[1].copy()
+        groups, keys, lanes = s.shape[1:]
+        packed = self._packed(y, groups, keys)
+        g = np.empty((STATE_ROWS, y.shape[1], groups, keys, lanes))
+        loop = partial(
+            run_adjoint,
+            self._packed(w, groups, keys),
+            packed,
+            s,
+            above,
+            self.coefficients,
+            g,
+            start,
+            total,
+            self.rules.state_every,
+            self.path(total),
+        )
+        share(groups * lanes, packed.size, loop)
+        return g, (s, above)
 
     def with_gates(
         self,

@@ -110,8 +110,8 @@ class MomentNumber(ArrayNumber):
 
     def _logistic_error(self) -> FloatArray:
         e0, e1 = self.rules.exp
-        own = e0 + e1 * np.abs(self.value) + self.rules.silu[0]
-        return np.asarray(own + 2 * self.rules.u)
+        own: FloatArray = e0 + e1 * np.abs(self.value) + self.rules.silu[0]
+        return own + 2 * self.rules.u
 
     def sum(self, axis: int | tuple[int, ...]) -> Self:
         """The sum over axes, its roundings those of adding up in order."""

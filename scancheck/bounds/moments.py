@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scancheck.bounds.budget import storage_dtype
+from scancheck.bounds.card import solve_moments_on_card
 from scancheck.bounds.moment_number import MomentNumber
 from scancheck.bounds.moment_system import MomentSystem
 from scancheck.bounds.rules import rules_for, storage_error
@@ -40,6 +41,8 @@ def moments_for(
     contract: Contract,
     dtype: str,
     cotangents: Mapping[str, FloatArray] | None = None,
+    *,
+    device: str = "cpu",
 ) -> dict[str, FloatArray] | None:
     """sqrt(v) of every output and, where cotangents are given, gradient, by name.
 
@@ -54,13 +57,17 @@ def moments_for(
     slow decays differ from one by a few ulps, and every step errs in the same direction
     (correct bf16 scans gave rho up to 4).
 
-    An output and an input never share a name, so one mapping holds both.
+    An output and an input never share a name, so one mapping holds both. With a CUDA
+    `device` the moments of outputs alone are scanned there.
     """
     rules = rules_for(contract, dtype)
     short = rules.compute.precision < FP32.precision
     if contract.log != "none" or contract.comp != "none" or short:
         return None
-    solution = solve(MomentSystem(rules), op, tensors, switches, cotangents)
+    if device != "cpu" and cotangents is None:
+        solution = solve_moments_on_card(rules, op, tensors, switches, device)
+    else:
+        solution = solve(MomentSystem(rules), op, tensors, switches, cotangents)
     numbers = {**solution.outputs, **solution.gradients}
     return {
         name: _root(op, name, x, dtype)

@@ -1,5 +1,6 @@
 """The funnel: one case of one kernel against certified truth and derived budget."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -24,6 +25,9 @@ from scancheck.verdict import Check, Verdict, first_wrong, judge, worst_verdict
 
 FloatArray = NDArray[np.float64]
 
+# State entries over all steps from which on a card judges: below, a processor is done
+# before kernels are loaded and arrays moved.
+CARD_ENTRIES = 2**20
 # Fewer independent chains than this say too little for rho and lambda (numerics 2.8).
 MIN_CHAINS = 16
 
@@ -38,6 +42,7 @@ class Request:
     p: float = 1e-6  # false-alarm probability of the probable bound, per run
     runs: int = 3  # calls on the same inputs, compared bit by bit
     not_judged: frozenset[str] = frozenset()  # outputs that the kernel does not return
+    device: str = "cpu"  # where oracles and budgets of large cases run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,15 +87,22 @@ def check_inputs(
     outcome = execute(
         kernel, op, inputs, case.dtype, cotangents=bars, runs=request.runs
     )
+    device = judging_device(op, case, request)
     budget = budget_for(
-        op, inputs.tensors, inputs.switches, request.contract, case.dtype, bars
+        op,
+        inputs.tensors,
+        inputs.switches,
+        request.contract,
+        case.dtype,
+        bars,
+        device=device,
     )
     exact = is_exact(case, inputs, request.contract)
     if exact:
         budget = _without_allowance(budget)
     allowance = {n: a.error for n, a in budget.outputs.items()}
     allowance |= {n: a.error for n, a in budget.gradients.items()}
-    truth = certify(op, inputs.tensors, inputs.switches, bars, allowance)
+    truth = certify(op, inputs.tensors, inputs.switches, bars, allowance, device=device)
     if exact:
         budget = _with_one_store(op, case.dtype, budget, truth)
     checks = call_checks(op, outcome)
@@ -117,6 +129,13 @@ def check_inputs(
         metrics=metrics,
         gradient_metrics=gradient_metrics,
     )
+
+
+def judging_device(op: Op, case: Case, request: Request) -> str:
+    """Where a case's oracles and budgets run: the request's device for a large one."""
+    sizes = dict(case.sizes)
+    entries = math.prod(op.group_shape(sizes)) * sizes[op.time_axis]
+    return request.device if entries >= CARD_ENTRIES else "cpu"
 
 
 def is_exact(case: Case, inputs: Inputs, contract: Contract) -> bool:
@@ -227,7 +246,12 @@ def _forward_checks(
     moments = None
     if judges and chains >= MIN_CHAINS:
         moments = moments_for(
-            op, inputs.tensors, inputs.switches, request.contract, case.dtype, None
+            op,
+            inputs.tensors,
+            inputs.switches,
+            request.contract,
+            case.dtype,
+            device=judging_device(op, case, request),
         )
     checks = []
     for name, found in metrics.items():
@@ -282,6 +306,7 @@ def _range_if_underflow(
         request.contract,
         case.dtype,
         underflow=False,
+        device=judging_device(op, case, request),
     ).outputs[found.name]
     with np.errstate(over="ignore"):
         swamped = found.allowance > 2 * bare.error

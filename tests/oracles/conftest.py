@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from scancheck.ops.linear_scan import LINEAR_SCAN
-from scancheck.ops.normal_form import Op
+from scancheck.ops.normal_form import Op, spec_of
 from scancheck.ops.selective_scan import SELECTIVE_SCAN
 from scancheck.oracles.engine import Solution
 
@@ -143,3 +143,19 @@ def compare() -> Callable[..., int]:
         return contradictions(tensors_of(left), tensors_of(right), shrink)
 
     return counted
+
+
+@pytest.fixture
+def tiles(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Makes the engine cut a problem into tiles of so many steps."""
+    from scancheck.oracles import engine
+
+    def cut(problem: Problem, steps: int) -> None:
+        sizes: dict[str, int] = {}
+        for name, values in problem.tensors.items():
+            axes = spec_of(problem.op, name, values.ndim).axes
+            sizes |= dict(zip(axes, values.shape, strict=True))
+        groups, keys, lanes = problem.op.group_shape(sizes)
+        monkeypatch.setattr(engine, "TILE_ENTRIES", steps * groups * keys * lanes)
+
+    return cut

@@ -1,0 +1,168 @@
+"""Running the CUDA oracles' kernels: sources beside this file, arrays of CuPy.
+
+Kernels take structs by value. Every argument is a NumPy array, whose bytes are the
+argument; kernels run on CuPy's current stream.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+SOURCES = Path(__file__).parent / "cuda"
+
+# The instances of each source.
+EXPRESSIONS = {
+    "ball_elementwise.cu": tuple(
+        f"elementwise<{name}>"
+        for name in ("Add", "Multiply", "OneMinus", "Exp", "Softplus", "Sigmoid")
+    ),
+    "fp64_scan.cu": (
+        "scan_lanes<true, false, 16>",
+        "scan_lanes<true, true, 8>",
+        "scan_lanes<false, false, 8>",
+        "scan_lanes<false, true, 4>",
+        *(
+            f"scan_keys<{keys}, {raised}, {companions}, {exact}>"
+            for keys in (8, 4, 2, 1)
+            for raised in ("true", "false")
+            for companions in ("true", "false")
+            for exact in ("true", "false")
+        ),
+        "scan_cotangents",
+    ),
+    "judge_lanes.cu": (
+        *(
+            f"judge_lanes<{stored}, {trees}, {compensated}, {plain}, 4>"
+            for stored in ("float", "double")
+            for trees in ("false", "true")
+            for compensated in ("false", "true")
+            for plain in ("false", "true")
+        ),
+        "add_tallies",
+    ),
+    "bounds_tile.cu": (
+        *(
+            f"{kernel}<{trees}, {compensated}>"
+            for kernel in ("error_forward", "error_adjoint", "error_end")
+            for trees in ("false", "true")
+            for compensated in ("false", "true")
+        ),
+        "moment_forward",
+    ),
+    "double_double_elementwise.cu": tuple(
+        f"elementwise<{name}>"
+        for name in ("Add", "Multiply", "Exp", "Softplus", "Sigmoid")
+    ),
+    "double_double_scan.cu": (
+        "scan_lanes<true, 16>",
+        "scan_lanes<false, 4>",
+        *(
+            f"scan_keys<{keys}, {driven}, {read}>"
+            for keys in (4, 2, 1)
+            for driven in ("true", "false")
+            for read in ("true", "false")
+        ),
+    ),
+}
+
+# A block for each few threads while blocks are fewer than the multiprocessors of a
+# card: each thread has a whole sequence to itself.
+LARGE_BLOCK, SMALL_BLOCK, SPREAD = 128, 32, 2**15
+
+Argument = NDArray[Any]
+
+
+def arrays() -> Any:
+    """The array module of the card."""
+    import cupy
+
+    return cupy
+
+
+def device_index() -> int:
+    """The index of the current device."""
+    return int(arrays().cuda.Device().id)
+
+
+def float64(values: Any) -> Any:
+    """The values on the card; zeros are made there."""
+    xp = arrays()
+    if isinstance(values, np.ndarray) and not values.any():
+        return xp.zeros(values.shape)
+    return xp.asarray(values, dtype=np.float64)
+
+
+def on_cpu(part: Any) -> NDArray[Any]:
+    """The array as NumPy's."""
+    return part if isinstance(part, np.ndarray) else arrays().asnumpy(part)
+
+
+def launch(
+    source: str, expression: str, threads: int, arguments: Sequence[Argument]
+) -> None:
+    """Runs a kernel with so many threads on the current device and stream."""
+    if threads == 0:
+        return
+    from cupy_backends.cuda.api import driver
+
+    from scancheck.kernels.cuda.compile import function
+
+    kernel = function(str(SOURCES / source), expression)
+    kept = [np.ascontiguousarray(argument) for argument in arguments]
+    addresses = np.array([one.ctypes.data for one in kept], dtype=np.uintp)
+    block = LARGE_BLOCK if threads >= SPREAD else SMALL_BLOCK
+    stream = arrays().cuda.get_current_stream().ptr
+    blocks = -(-threads // block)
+    driver.launchKernel(
+        kernel.ptr, blocks, 1, 1, block, 1, 1, 0, stream, addresses.ctypes.data, 0
+    )
+
+
+def flag(value: bool) -> Argument:
+    """A bool argument."""
+    return np.array([value], dtype=np.bool_)
+
+
+def count(*values: int) -> Argument:
+    """64-bit integers, as a struct of them or one."""
+    return np.array(values, dtype=np.int64)
+
+
+def operand(parts: Sequence[Any], axes: Sequence[int] = (0, 1, 2, 3)) -> Argument:
+    """An Operand of the sources: parts whose axes of size 1 repeat; None is zero.
+
+    `axes` says which of G, T, K, L each axis of a part is.
+    """
+    addresses = [address(part) for part in parts]
+    strides = (stride for part in parts for stride in _strides(part, axes))
+    return count(*addresses, *strides)
+
+
+def numbers(*values: float) -> Argument:
+    """float64 values, as a struct of them."""
+    return np.array(values, dtype=np.float64)
+
+
+def room(parts: Sequence[Any], axes: Sequence[int] = (0, 1, 2, 3)) -> Argument:
+    """A Room of the sources: parts of the same strides, or None."""
+    return count(*(address(part) for part in parts), *_strides(parts[0], axes))
+
+
+def address(part: Any) -> int:
+    """Where the first entry of an array lies; 0 for None and for an empty array."""
+    if part is None or part.size == 0:
+        return 0
+    if isinstance(part, np.ndarray):
+        return part.ctypes.data
+    return int(part.data.ptr)
+
+
+def _strides(part: Any, axes: Sequence[int]) -> list[int]:
+    strides = [0, 0, 0, 0]
+    if part is not None:
+        for axis, size, stride in zip(axes, part.shape, part.strides, strict=True):
+            strides[axis] = stride // part.itemsize if size > 1 else 0
+    return strides

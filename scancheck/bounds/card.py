@@ -1,0 +1,230 @@
+"""Budgets and second moments with their scans on a CUDA device.
+
+The systems are those of the CPU, over arrays of the card; only their compiled loops are
+kernels, which do the same operations in the same order.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scancheck.bounds import error_scan as scan
+from scancheck.bounds.error_number import ErrorNumber, exact_number
+from scancheck.bounds.error_system import ErrorSystem
+from scancheck.bounds.error_tile import STATE_ROWS
+from scancheck.bounds.moment_number import MomentNumber, given_number
+from scancheck.bounds.moment_system import MomentSystem
+from scancheck.bounds.rules import Rules
+from scancheck.ops.normal_form import Lowered, Op
+from scancheck.oracles import cuda_card
+from scancheck.oracles.cuda_fp64 import cuda_stretch
+from scancheck.oracles.cuda_rungs import on_card
+from scancheck.oracles.engine import Solution, check_diagonal, solve
+
+FloatArray = NDArray[np.float64]
+Arrays = Mapping[str, FloatArray]
+
+SOURCE = "bounds_tile.cu"
+
+
+def has_card_budget(rules: Rules, log: str, gradients: bool) -> bool:
+    """Whether a budget's scans have kernels.
+
+    Orders that are named are emulated on the CPU, and so are log forms and gate
+    gradients that are sums in reverse.
+    """
+    direct = rules.gate_gradient == "direct" or not gradients
+    return log == "none" and rules.structure.order == "any" and direct
+
+
+def solve_errors_on_card(
+    rules: Rules,
+    op: Op,
+    tensors: Arrays,
+    switches: Mapping[str, bool],
+    cotangents: Arrays | None,
+    device: str,
+) -> Solution:
+    """Error numbers of all outputs and gradients, brought back."""
+    stretch = cuda_stretch(cotangents is not None)
+    with on_card(device):
+        system = CardErrorSystem(rules)
+        found = solve(system, op, tensors, switches, cotangents, stretch=stretch)
+        return _brought_back(found)
+
+
+def solve_moments_on_card(
+    rules: Rules, op: Op, tensors: Arrays, switches: Mapping[str, bool], device: str
+) -> Solution:
+    """Moment numbers of all outputs, brought back."""
+    with on_card(device):
+        system = CardMomentSystem(rules)
+        stretch = cuda_stretch(False)
+        return _brought_back(solve(system, op, tensors, switches, stretch=stretch))
+
+
+def _brought_back(solution: Solution) -> Solution:
+    def back(number: Any) -> Any:
+        return number.like(*map(cuda_card.on_cpu, number.components))
+
+    return Solution(
+        outputs={name: back(number) for name, number in solution.outputs.items()},
+        gradients={name: back(number) for name, number in solution.gradients.items()},
+    )
+
+
+def _moved(number: Any) -> Any:
+    """A number of the CPU on the card."""
+    return number.like(*map(cuda_card.float64, number.components))
+
+
+class CardErrorSystem(ErrorSystem):
+    """The companion scans of a budget on the card."""
+
+    def __init__(self, rules: Rules) -> None:
+        super().__init__(rules)
+        self.card_path: Any = None
+
+    def constant(self, values: Any) -> ErrorNumber:
+        """Stored inputs, exact."""
+        moved: ErrorNumber = _moved(exact_number(self.rules, cuda_card.on_cpu(values)))
+        return moved
+
+    def forward(
+        self, lowered: Lowered, state: Any, start: int, total: int, keep: bool
+    ) -> tuple[ErrorNumber, Any, Any]:
+        """o [G, T, L], the scans after the tile, and all states when `keep`."""
+        check_diagonal(lowered)
+        xp = cuda_card.arrays()
+        groups, keys, lanes = state.shape[1:]
+        steps = lowered.v.shape[1]
+        s, o = state.copy(), xp.zeros((4, groups, steps, lanes))
+        room = STATE_ROWS, steps + 1, groups, keys, lanes
+        states = xp.empty(room) if keep else None
+        # Held until the launch: an address alone keeps no array.
+        w = self._cast(lowered.w, self.rules.decay_cast)
+        x = self.written(lowered)
+        self._launch(
+            "error_forward",
+            groups * lanes,
+            _operand(w),
+            _operand(x),
+            _operand(lowered.r),
+            cuda_card.flag(lowered.r is not None),
+            _pointer(s),
+            cuda_card.numbers(*self.coefficients),
+            _pointer(o),
+            _pointer(states),
+            cuda_card.count(start),
+            cuda_card.count(self.rules.state_every),
+            _pointer(self._path_on_card(total)),
+            cuda_card.count(groups, steps, keys, lanes),
+        )
+        out = ErrorNumber(self.rules, *o)
+        if lowered.r is not None:
+            out = out.summed(keys - 1)
+            out.terms = keys
+        return out, s, states
+
+    def scan_back(
+        self, w: ErrorNumber, y: ErrorNumber, carry: Any, start: int, total: int
+    ) -> tuple[Any, Any]:
+        """G_1 .. G_T of a tile, [STATE_ROWS, T, G, K, L], and the next carry."""
+        s, above = carry[0].copy(), carry[1].copy()
+        groups, keys, lanes = s.shape[1:]
+        steps = y.shape[1]
+        g = cuda_card.arrays().empty((STATE_ROWS, steps, groups, keys, lanes))
+        self._launch(
+            "error_adjoint",
+            groups * keys * lanes,
+            _operand(w),
+            _operand(y),
+            _pointer(s),
+            _pointer(above),
+            cuda_card.numbers(*self.coefficients),
+            _pointer(g),
+            cuda_card.count(start),
+            cuda_card.count(total),
+            cuda_card.count(self.rules.state_every),
+            _pointer(self._path_on_card(total)),
+            cuda_card.count(groups, steps, keys, lanes),
+        )
+        return g, (s, above)
+
+    def end(self, state: Any, total: int) -> ErrorNumber:
+        """The final state, stored in the state's format."""
+        shape = state.shape[1:]
+        out = cuda_card.arrays().empty((STATE_ROWS, *shape))
+        count = int(np.prod(shape))
+        self._launch(
+            "error_end",
+            count,
+            _pointer(state),
+            cuda_card.numbers(*self.coefficients),
+            _pointer(self._path_on_card(total)[total:]),
+            _pointer(out),
+            cuda_card.count(count),
+        )
+        return ErrorNumber(self.rules, *out[:4]).stored(self.rules.state_store)
+
+    def _path_on_card(self, total: int) -> Any:
+        path = self.path(total)
+        if self.card_path is None or len(self.card_path) != len(path):
+            self.card_path = cuda_card.arrays().asarray(path)
+        return self.card_path
+
+    def _launch(self, kernel: str, threads: int, *arguments: Any) -> None:
+        flags = bool(self.coefficients[scan.TREES]), bool(self.coefficients[scan.COMP])
+        options = ", ".join(str(flag).lower() for flag in flags)
+        cuda_card.launch(SOURCE, f"{kernel}<{options}>", threads, arguments)
+
+
+class CardMomentSystem(MomentSystem):
+    """The scan of second moments on the card, forward only."""
+
+    def constant(self, values: Any) -> MomentNumber:
+        """Stored inputs."""
+        moved: MomentNumber = _moved(given_number(self.rules, cuda_card.on_cpu(values)))
+        return moved
+
+    def forward(
+        self, lowered: Lowered, state: Any, start: int, total: int, keep: bool
+    ) -> tuple[MomentNumber, Any, Any]:
+        """o [G, T, L] and the state after the tile."""
+        check_diagonal(lowered)
+        groups, keys, lanes = state.shape[1:]
+        steps = lowered.v.shape[1]
+        v = lowered.v[:, :, None, :]
+        # Held until the launch: an address alone keeps no array.
+        x = _cast(v if lowered.k is None else lowered.k * v, self.rules.drive_cast)
+        w = _cast(lowered.w, self.rules.decay_cast)
+        s, o = state.copy(), cuda_card.arrays().zeros((2, groups, steps, lanes))
+        arguments = [
+            _operand(w, 2),
+            _operand(x, 2),
+            _operand(lowered.r, 2),
+            cuda_card.flag(lowered.r is not None),
+            _pointer(s),
+            cuda_card.numbers(*self.coefficients),
+            _pointer(o),
+            cuda_card.count(start),
+            cuda_card.count(self.rules.state_every),
+            cuda_card.count(groups, steps, keys, lanes),
+        ]
+        cuda_card.launch(SOURCE, "moment_forward", groups * lanes, arguments)
+        return MomentNumber(self.rules, *o), s, None
+
+
+def _cast(x: MomentNumber, cast: Any) -> MomentNumber:
+    return x if cast is None else x.stored(cast)
+
+
+def _pointer(x: Any) -> cuda_card.Argument:
+    return cuda_card.count(cuda_card.address(x))
+
+
+def _operand(x: Any, parts: int = 4) -> cuda_card.Argument:
+    """A number [G, T, K, L] of the tile."""
+    return cuda_card.operand((None,) * parts if x is None else x.components)
