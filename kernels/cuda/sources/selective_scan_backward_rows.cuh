@@ -41,18 +41,38 @@ __device__ __forceinline__ int turned(int row, int vector) {
 
 enum { U_ROWS, DELTA_ROWS, Z_ROWS, Y_BAR_ROWS };
 
-// Sums over the four lanes of a pair, of four steps: each lane gets that of its step.
-__device__ __forceinline__ float own_sum(const float (&values)[BLOCK_STEPS], int part) {
-  float half[2];
+// Sums over the four lanes of a pair, of four steps: each lane gets those of its step.
+// All exchanges of one distance come together, so that none waits for another.
+template <int COUNT>
+__device__ __forceinline__ void own_sums(const float (&values)[COUNT][BLOCK_STEPS],
+                                         int part, float (&sums)[COUNT]) {
+  float half[COUNT][2];
 #pragma unroll
-  for (int k = 0; k < 2; k++) {
-    const float sent = part & 2 ? values[k] : values[k + 2];
-    const float kept = part & 2 ? values[k + 2] : values[k];
-    half[k] = __fadd_rn(kept, __shfl_xor_sync(0xffffffffu, sent, 16));
+  for (int i = 0; i < COUNT; i++) {
+#pragma unroll
+    for (int k = 0; k < 2; k++) {
+      const float sent = part & 2 ? values[i][k] : values[i][k + 2];
+      half[i][k] = __shfl_xor_sync(0xffffffffu, sent, 16);
+    }
   }
-  const float sent = part & 1 ? half[0] : half[1];
-  const float kept = part & 1 ? half[1] : half[0];
-  return __fadd_rn(kept, __shfl_xor_sync(0xffffffffu, sent, 8));
+#pragma unroll
+  for (int i = 0; i < COUNT; i++) {
+#pragma unroll
+    for (int k = 0; k < 2; k++) {
+      const float kept = part & 2 ? values[i][k + 2] : values[i][k];
+      half[i][k] = __fadd_rn(kept, half[i][k]);
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < COUNT; i++) {
+    const float sent = part & 1 ? half[i][0] : half[i][1];
+    sums[i] = __shfl_xor_sync(0xffffffffu, sent, 8);
+  }
+#pragma unroll
+  for (int i = 0; i < COUNT; i++) {
+    const float kept = part & 1 ? half[i][1] : half[i][0];
+    sums[i] = __fadd_rn(kept, sums[i]);
+  }
 }
 
 // Four states of a row of N; zeros behind.
@@ -188,6 +208,12 @@ __global__ void __launch_bounds__(32 * WARPS, RESIDENT)
     }
   };
 
+  const long long in_group = a.channels / a.groups;
+  const long long line =
+      (place.row * ((in_group + WARPS * 16 - 1) / (WARPS * 16)) + place.block) * length;
+  float* const key_sums =
+      a.key_sums + line * 2 * states + (lane < 16 ? lane : states + lane - 16);
+
   const int tiles = int((length + TILE - 1) / TILE);
   long long first_step = a.begin + (long long)(tiles - 1) * TILE;
   if (exists) {
@@ -214,18 +240,33 @@ __global__ void __launch_bounds__(32 * WARPS, RESIDENT)
       spread(edge[1], h[1]);
       await_copies<1>();
       __syncwarp();
-#pragma unroll 2
-      for (int block = 0; block < blocks; block++) {
-        float d[2], written[2];
+      // Four blocks at a time: what is read first does not wait for what is written.
+#pragma unroll 1
+      for (int four = 0; four < blocks; four += 4) {
+        float x[4][2], u[4][2];
 #pragma unroll
-        for (int c = 0; c < 2; c++) {
-          const int step = block * BLOCK_STEPS + part;
-          const float x = __fadd_rn(read(DELTA_ROWS, c, step), bias[c]);
-          const float softplus = always(Functions::softplus(x));
-          d[c] = curved ? softplus : x;
-          written[c] = __fmul_rn(d[c], read(U_ROWS, c, step));
+        for (int i = 0; i < 4; i++) {
+#pragma unroll
+          for (int c = 0; c < 2; c++) {
+            const int step = (four + i) * BLOCK_STEPS + part;
+            x[i][c] = __fadd_rn(read(DELTA_ROWS, c, step), bias[c]);
+            u[i][c] = read(U_ROWS, c, step);
+          }
         }
-        meeting[block * 32 + lane] = make_float4(d[0], written[0], d[1], written[1]);
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+#pragma unroll
+          for (int c = 0; c < 2; c++) {
+            const float softplus = always(Functions::softplus(x[i][c]));
+            x[i][c] = curved ? softplus : x[i][c];
+            u[i][c] = __fmul_rn(x[i][c], u[i][c]);
+          }
+        }
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+          meeting[(four + i) * 32 + lane] =
+              make_float4(x[i][0], u[i][0], x[i][1], u[i][1]);
+        }
       }
       __syncwarp();
 
@@ -267,7 +308,8 @@ __global__ void __launch_bounds__(32 * WARPS, RESIDENT)
           pbar[c] = gated ? gated_bar : y_bar;
         }
         float w[BLOCK_STEPS][2][4], before[BLOCK_STEPS + 1][2][4];
-        float output[2][BLOCK_STEPS], written_bar[2][BLOCK_STEPS], log_sum[2][BLOCK_STEPS];
+        float output[2][BLOCK_STEPS];
+        float bars[4][BLOCK_STEPS];  // of both channels sum g B, then sum l A log2(e)
         spread(starts[block * 64 + lane], before[0][0]);
         spread(starts[block * 64 + 32 + lane], before[0][1]);
 #pragma unroll
@@ -292,10 +334,19 @@ __global__ void __launch_bounds__(32 * WARPS, RESIDENT)
             output[c][k] = sum;
           }
         }
-        const float own_output[2] = {own_sum(output[0], part), own_sum(output[1], part)};
-        float key_sums[BLOCK_STEPS];
+        float own_output[2];
+        own_sums(output, part, own_output);
+        float of_channels[BLOCK_STEPS];
 #pragma unroll
         for (int two = BLOCK_STEPS - 2; two >= 0; two -= 2) {
+          float of_step[2][2];
+#pragma unroll
+          for (int k = two + 1; k >= two; k--) {
+#pragma unroll
+            for (int c = 0; c < 2; c++) {
+              of_step[k - two][c] = __shfl_sync(0xffffffffu, pbar[c], k * 8 + pair);
+            }
+          }
 #pragma unroll
           for (int k = two + 1; k >= two; k--) {
             const int step = block * BLOCK_STEPS + k;
@@ -307,15 +358,15 @@ __global__ void __launch_bounds__(32 * WARPS, RESIDENT)
 #pragma unroll
             for (int c = 0; c < 2; c++) {
               const float d = c ? at.z : at.x, written = c ? at.w : at.y;
-              const float p = __shfl_sync(0xffffffffu, pbar[c], k * 8 + pair);
+              const float p = of_step[k - two][c];
 #pragma unroll
               for (int i = 0; i < 4; i++) {
                 const float g = __fmaf_rn(p, C[i], carried[c][i]);
-                float& of_written = written_bar[c][k];
+                float& of_written = bars[c][k];
                 of_written = i ? __fmaf_rn(g, B[i], of_written) : __fmul_rn(g, B[i]);
                 carried[c][i] = __fmul_rn(w[k][c][i], g);
                 const float log_bar = __fmul_rn(carried[c][i], before[k][c][i]);
-                float& of_log = log_sum[c][k];
+                float& of_log = bars[2 + c][k];
                 of_log = i ? __fmaf_rn(log_bar, scaled[c][i], of_log)
                            : __fmul_rn(log_bar, scaled[c][i]);
                 A_bar[c][i] = __fmaf_rn(log_bar, d, A_bar[c][i]);
@@ -340,32 +391,41 @@ __global__ void __launch_bounds__(32 * WARPS, RESIDENT)
             for (int other = 1; other < 8; other++) {
               sum = __fadd_rn(sum, from[other * 36]);
             }
-            key_sums[k] = sum;
+            of_channels[k] = sum;
           }
           __syncwarp();
         }
 #pragma unroll
         for (int k = 0; k < BLOCK_STEPS; k++) {
-          reinterpret_cast<float*>(starts + block * 64)[k * 32 + lane] = key_sums[k];
+          reinterpret_cast<float*>(starts + block * 64)[k * 32 + lane] = of_channels[k];
+        }
+        float own_bars[4], u[2], x[2];
+        own_sums(bars, part, own_bars);
+        const float4 meets = meeting[own_step * 8 + pair];
+#pragma unroll
+        for (int c = 0; c < 2; c++) {
+          u[c] = read(U_ROWS, c, own_step);
+          x[c] = __fadd_rn(read(DELTA_ROWS, c, own_step), bias[c]);
+        }
+        float z_bar[2], u_bar[2], delta_bar[2];
+#pragma unroll
+        for (int c = 0; c < 2; c++) {
+          z_bar[c] = __fmul_rn(gate_bar[c], __fmaf_rn(skip[c], u[c], own_output[c]));
+          u_bar[c] = __fmul_rn(own_bars[c], c ? meets.z : meets.x);
+          u_bar[c] = __fmaf_rn(skip[c], pbar[c], u_bar[c]);
+          delta_bar[c] =
+              __fmaf_rn(own_bars[c], u[c], __fmul_rn(own_bars[2 + c], scancheck::LN_2));
+          const float curved_bar =
+              always(__fmul_rn(delta_bar[c], logistic<Functions>(x[c]).of_x));
+          delta_bar[c] = curved ? curved_bar : delta_bar[c];
+          D_bar[c] = __fmaf_rn(pbar[c], u[c], D_bar[c]);
+          bias_bar[c] = __fadd_rn(bias_bar[c], delta_bar[c]);
         }
 #pragma unroll
         for (int c = 0; c < 2; c++) {
-          const float of_written = own_sum(written_bar[c], part);
-          const float of_log = own_sum(log_sum[c], part);
-          const float u = read(U_ROWS, c, own_step);
-          const float4 meets = meeting[own_step * 8 + pair];
-          const float x = __fadd_rn(read(DELTA_ROWS, c, own_step), bias[c]);
-          const float y = __fmaf_rn(skip[c], u, own_output[c]);
-          write(Z_ROWS, c, own_step, __fmul_rn(gate_bar[c], y));
-          const float u_bar = __fmul_rn(of_written, c ? meets.z : meets.x);
-          write(U_ROWS, c, own_step, __fmaf_rn(skip[c], pbar[c], u_bar));
-          D_bar[c] = __fmaf_rn(pbar[c], u, D_bar[c]);
-          float delta_bar = __fmaf_rn(of_written, u, __fmul_rn(of_log, scancheck::LN_2));
-          const float curved_bar =
-              always(__fmul_rn(delta_bar, logistic<Functions>(x).of_x));
-          delta_bar = curved ? curved_bar : delta_bar;
-          write(DELTA_ROWS, c, own_step, delta_bar);
-          bias_bar[c] = __fadd_rn(bias_bar[c], delta_bar);
+          write(Z_ROWS, c, own_step, z_bar[c]);
+          write(U_ROWS, c, own_step, u_bar[c]);
+          write(DELTA_ROWS, c, own_step, delta_bar[c]);
         }
       }
       __syncwarp();
@@ -396,12 +456,11 @@ __global__ void __launch_bounds__(32 * WARPS, RESIDENT)
     }
     store_keys(buffer ^ 1);
     __syncthreads();
-    for (int i = threadIdx.x; i < blocks * BLOCK_STEPS * 32; i += 32 * WARPS) {
-      const int key = i % 32, step = i / 32;
-      if (key % 16 >= states) continue;
+    for (int step = warp; step < blocks * BLOCK_STEPS && lane % 16 < states;
+         step += WARPS) {
       const char* const from = reinterpret_cast<const char*>(memory) + Layout::STARTS +
                                step / BLOCK_STEPS * 1024 +
-                               (step % BLOCK_STEPS * 32 + key) * 4;
+                               (step % BLOCK_STEPS * 32 + lane) * 4;
       float sum = *reinterpret_cast<const float*>(from);
 #pragma unroll
       for (int other = 1; other < WARPS; other++) {
@@ -409,11 +468,7 @@ __global__ void __launch_bounds__(32 * WARPS, RESIDENT)
             always(*reinterpret_cast<const float*>(from + other * Layout::WARP));
         sum = other < warps ? __fadd_rn(sum, next) : sum;
       }
-      const long long in_group = a.channels / a.groups;
-      const long long per_group = (in_group + WARPS * 16 - 1) / (WARPS * 16);
-      const long long line = (place.row * per_group + place.block) * length +
-                             (first_step - a.begin) + step;
-      a.key_sums[line * 2 * states + (key < 16 ? key : states + key - 16)] = sum;
+      key_sums[(first_step - a.begin + step) * 2 * states] = sum;
     }
     __syncthreads();
   }
