@@ -220,6 +220,7 @@ def _planned(
 ) -> Plan:
     tensors = dict(zip(_NAMES, given, strict=True))
     device = check_device(OP, tensors)
+    # Stubs of torch lack some of the properties.
     properties: Any = torch.cuda.get_device_properties(device)
     problem = replace(
         problem_of(tensors, properties.shared_memory_per_block_optin),
@@ -307,8 +308,8 @@ def problem_of(tensors: dict[str, torch.Tensor | None], shared: int) -> Problem:
         )
     states = A.shape[1]
     check_tensor(OP, "A", A, shape=(channels, states), dtypes=fp32)
-    found = (_groups(name, tensors[name], channels) for name in ("B", "C"))
-    groups = {count for count in found if count is not None}
+    told = (_groups(name, tensors[name], channels) for name in ("B", "C"))
+    groups = {count for count in told if count is not None}
     if len(groups) > 1:
         raise CaseInvalid(
             f"{OP} C: expected as many groups as B has; got {C.shape[1]}, "
