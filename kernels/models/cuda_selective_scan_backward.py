@@ -216,13 +216,15 @@ def backward(
     for row in range(batch):
         for group in range(groups):
             own = slice(group * in_group, (group + 1) * in_group)
+            b, c = (k[row, group] if k.ndim == 5 else k[own] for k in keys)
             _group(
                 x["u"][row, own],
                 x["delta"][row, own],
                 x["z"][row, own],
                 cotangent[row, own],
                 scaled[own],
-                *(k[row, group] if k.ndim == 5 else k[own] for k in keys),
+                b,
+                c,
                 x["D"][own],
                 x["delta_bias"][own],
                 kept[row, own],
@@ -260,7 +262,7 @@ def backward(
 
 def _in_order(x: FloatArray) -> FloatArray:
     """The sum of the rows, one after another from zero."""
-    total = np.zeros_like(x[0])
+    total: FloatArray = np.zeros_like(x[0])
     for row in x:
         total = total + row
     return total
