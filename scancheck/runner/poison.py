@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
+from itertools import cycle
 
 import torch
 from torch import Tensor
@@ -29,9 +30,10 @@ _PERTURB_OFF = 0
 
 # A request that meets a freed block of just its size, not sorted in yet, gets it by way
 # of the thread's cache, which fills nothing and leaves a pointer in the first bytes. A
-# larger request sorts all such blocks in. This one is beyond what that cache holds and
-# below what comes from a mapping of its own.
-_SORTING_REQUEST = 64 * 1024
+# larger request sorts all such blocks in, unless it too meets one of just its size: so
+# these are not alike. They are beyond what that cache holds and below what comes from a
+# mapping of its own.
+_SORTING_REQUESTS = cycle(range(70_000, 80_000, 16))
 
 _byte: ContextVar[int] = ContextVar("byte", default=_NAN_BYTE)
 
@@ -78,7 +80,7 @@ def poisoned_allocations() -> Iterator[None]:
         yield
         return
     library.mallopt(_M_PERTURB, _PERTURB_ON | (~_byte.get() & 0xFF))
-    library.free(library.malloc(_SORTING_REQUEST))
+    library.free(library.malloc(next(_SORTING_REQUESTS)))
     try:
         yield
     finally:

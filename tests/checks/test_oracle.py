@@ -300,8 +300,8 @@ def test_what_cannot_be_certified_is_said(
     """A reference that is not known closely enough passes and fails nothing."""
     exactly = oracle.certify
 
-    def vaguely(*arguments: Any) -> Truth:
-        truth = exactly(*arguments)
+    def vaguely(*arguments: Any, **options: Any) -> Truth:
+        truth = exactly(*arguments, **options)
         allowance = arguments[4]
         return Truth(
             outputs={

@@ -13,7 +13,12 @@ from torch import Tensor
 from scancheck.bounds.budget import budget_for
 from scancheck.bounds.moments import lambda_factor
 from scancheck.case import Case, make_case
-from scancheck.checks.oracle import CaseReport, Request, check_case
+from scancheck.checks.oracle import (
+    CaseReport,
+    Request,
+    check_case,
+    judging_device,
+)
 from scancheck.contract import Contract, parse_contract
 from scancheck.gate import verify
 from scancheck.kernel import Kernel
@@ -223,6 +228,15 @@ def _elements() -> bool:
     return (_outlier(usual), _outlier(many)) == ("SUSPECT", "PASS")
 
 
+def _device() -> bool:
+    """Where large cases are judged; the choice alone needs no card."""
+    sizes = {"B": 1, "T": 2048, "D": 1024}
+    large = make_case("linear_scan", sizes, recipe=CASE.recipe, seed=1)
+    op, devices = op_named("linear_scan"), ["cpu", "cuda:0"]
+    requests = [Request(contract=Contract(), device=device) for device in devices]
+    return [judging_device(op, large, request) for request in requests] == devices
+
+
 REQUESTS: list[tuple[str, Callable[[], bool]]] = [
     ("contract", _contract),
     ("gradients", _gradients),
@@ -230,6 +244,7 @@ REQUESTS: list[tuple[str, Callable[[], bool]]] = [
     ("p", _p),
     ("runs", _runs),
     ("not_judged", _not_judged),
+    ("device", _device),
 ]
 
 
