@@ -164,32 +164,23 @@ def test_a_kernel_of_the_users_own_is_named_again_for_a_replay(tmp_path: Path) -
 
 def test_an_interrupt_keeps_what_was_found(tmp_path: Path) -> None:
     """Ctrl-C ends with code 4 and says so; findings and run.json are there."""
-    process = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "scancheck",
-            "fuzz",
-            CARRY,
-            "--time",
-            "10m",
-            "-o",
-            "out",
-        ],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    said, complained = tmp_path / "stdout", tmp_path / "stderr"
+    command = [sys.executable, "-m", "scancheck", "fuzz", CARRY]
+    with said.open("w") as out, complained.open("w") as error:
+        process = subprocess.Popen(
+            [*command, "--time", "10m", "-o", "out"],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdout=out,
+            stderr=error,
+        )
     deadline = time.monotonic() + 240.0
     while not list(tmp_path.glob("out/*.safetensors")):
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
-    out, error = process.communicate(timeout=120)
-    assert process.returncode == 4, error
-    assert out.startswith("INTERRUPTED")
+    assert process.wait(timeout=120) == 4, complained.read_text()
+    assert said.read_text().startswith("INTERRUPTED")
     record = json.loads((tmp_path / "out" / "run.json").read_text())
     assert record["verdict"] == "INTERRUPTED"
     files = [finding["file"] for finding in record["findings"]]
