@@ -173,6 +173,8 @@ def test_an_interrupt_keeps_what_was_found(tmp_path: Path) -> None:
             env={**os.environ, "PYTHONPATH": str(ROOT)},
             stdout=out,
             stderr=error,
+            # What is started in the background may have been told to ignore it.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
     deadline = time.monotonic() + 240.0
     while not list(tmp_path.glob("out/*.safetensors")):
