@@ -132,6 +132,7 @@ def _case_row(
         floor = np.abs(round_array(fmt, hi) - hi)
         in_ulp = error / ulp(fmt, hi)
         over_uM = error / (FORMATS[case.dtype].unit_roundoff * measured.magnitude)
+        budget = _chains(measured, metrics.allowance) / scale
     verdict, reason, rho = _verdict(report, measured.name)
     sizes = dict(case.sizes)
     contract = resolve(kernel.contract or Contract(), case.dtype)
@@ -174,7 +175,7 @@ def _case_row(
         vacuous_share=float(metrics.vacuous.mean()) if metrics.vacuous.size else None,
         nonfinite=int((~np.isfinite(metrics.error)).sum()),
         rho=_number(rho),
-        max_budget_rel=_largest(_chains(measured, metrics.allowance) / scale),
+        max_budget_rel=_largest(budget),
         probable_rel=(
             None if probable is None else _largest(_chains(measured, probable) / scale)
         ),
