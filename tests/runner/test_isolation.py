@@ -148,14 +148,23 @@ def test_guarded_copy(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("elements", [1, 16, 1000, 30_000, 3_000_000])
 def test_fresh_memory_is_nan_within(elements: int) -> None:
-    """Small blocks, large blocks and NumPy's are NaN before anything is written."""
-    poison_freed_memory([4 * elements])
-    with poisoned_allocations():
-        assert torch.empty(elements).isnan().all()
-        assert torch.empty(elements, dtype=torch.bfloat16).isnan().all()
-        assert torch.empty_like(torch.zeros(elements)).isnan().all()
-        if elements > 1000:
-            assert np.isnan(np.empty(elements)).all()
+    """Small blocks, large blocks and NumPy's are NaN before anything is written.
+
+    One at a time: what is freed within may be handed out again as it is.
+    """
+    like = torch.zeros(elements)
+    fresh: list[Callable[[], Any]] = [
+        lambda: torch.empty(elements),
+        lambda: torch.empty(elements, dtype=torch.bfloat16),
+        lambda: torch.empty_like(like),
+    ]
+    if elements > 1000:
+        fresh.append(lambda: torch.from_numpy(np.empty(elements)))
+    for allocate in fresh:
+        poison_freed_memory([4 * elements])
+        with poisoned_allocations():
+            values = allocate()
+        assert values.isnan().all()
 
 
 def test_zeros_stay_zeros_within() -> None:
