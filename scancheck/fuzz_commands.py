@@ -70,7 +70,7 @@ def fuzz(
         int | None, typer.Option("--cases", metavar="N", help="How many cases.")
     ] = None,
     seed: Annotated[
-        int, typer.Option("--seed", help="The same seed draws the same cases.")
+        int, typer.Option("--seed", help="It draws the same cases of the same code.")
     ] = 0,
     gradients: GradientsOption = False,
     device: DeviceOption = None,

@@ -3,6 +3,7 @@
 Only sizes, recipes, seeds and options are drawn, never tensors. A campaign is a row of
 rounds, each a Hypothesis run of its own with a seed made from the campaign's and the
 number of the round: whoever runs them, in whatever order, they hold the same trials.
+That is so while the same code is loaded: Hypothesis also draws constants from it.
 Hypothesis looks for larger ratios late in a run, so rounds are short.
 """
 
