@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from scancheck.case import Case
 from scancheck.checks.influence import parts_of, seen_parts
+from scancheck.checks.judging_device import judging_device
 from scancheck.checks.oracle import CaseReport, Request, check_case
 from scancheck.checks.relations import relation_reports
 from scancheck.contract import Contract, format_contract
@@ -54,6 +55,7 @@ class Tally:
     not_judged: list[str] = field(default_factory=list)
     ranges: list[str] = field(default_factory=list)
     uncertified: list[str] = field(default_factory=list)
+    why_on_cpu: list[str] = field(default_factory=list)  # judged there, not on CUDA
 
 
 class Judging:
@@ -76,6 +78,9 @@ class Judging:
         self.declared, self.profile, self.gradients = declared, profile, gradients
         self.require, self.seed, self.dtypes = require, seed, dtypes
         self.tally = Tally()
+        self.device, why_on_cpu = judging_device(kernel)
+        if why_on_cpu is not None:
+            self.tally.why_on_cpu.append(why_on_cpu)
         self.accepted = accepted_parameters(kernel, self.op)
         self.returned: tuple[str, ...] = ()
         self.whole = True  # all cases were judged, not one that is replayed
@@ -132,6 +137,7 @@ class Judging:
                 not_judged=frozenset(
                     s.name for s in self.op.outputs if s.name not in self.returned
                 ),
+                device=self.device,
             )
             for index, case in chosen:
                 report = self._one(case, request, index)
@@ -219,6 +225,8 @@ class Judging:
         tally = self.tally
         verdict = report.verdict
         tally.verdicts.append(verdict)
+        if report.why_on_cpu not in (None, *tally.why_on_cpu):
+            tally.why_on_cpu.append(str(report.why_on_cpu))
         tally.counts[verdict] = tally.counts.get(verdict, 0) + 1
         for check in report.checks:
             if check.verdict in RED:
@@ -320,6 +328,7 @@ class Judging:
             replay=replay,
             range_cases=tuple(tally.ranges),
             uncertified_cases=tuple(tally.uncertified),
+            judged_on_cpu=tuple(tally.why_on_cpu),
             findings=() if interrupted else self._findings(replay),
         )
 
