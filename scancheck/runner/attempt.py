@@ -36,7 +36,7 @@ def attempt(
     with the place in the file of `owner`. A KeyboardInterrupt is the user's and passes
     through.
     """
-    with restored_settings(device), poisoned_allocations():
+    with restored_settings(device), poisoned_allocations(device):
         finish(device)
         start = perf_counter()
         try:
