@@ -69,12 +69,19 @@ def check_case(
     kernel: Kernel, case: Case, request: Request, *, cotangent_kind: str | None = None
 ) -> CaseReport:
     """The report of one case; gradients are judged when a cotangent kind is given."""
-    inputs = build(case)
-    bars = None
-    if request.gradients and cotangent_kind is not None:
-        bars = cotangents(case, cotangent_kind, case.seed)
-        bars = {n: v for n, v in bars.items() if n not in request.not_judged}
+    inputs, bars = drawn(case, request, cotangent_kind)
     return check_inputs(kernel, case, inputs, request, bars, cotangent_kind)
+
+
+def drawn(
+    case: Case, request: Request, cotangent_kind: str | None
+) -> tuple[Inputs, dict[str, FloatArray] | None]:
+    """The case's inputs, and its cotangents where gradients are judged."""
+    inputs = build(case)
+    if not request.gradients or cotangent_kind is None:
+        return inputs, None
+    bars = cotangents(case, cotangent_kind, case.seed)
+    return inputs, {n: v for n, v in bars.items() if n not in request.not_judged}
 
 
 def check_inputs(
@@ -86,10 +93,27 @@ def check_inputs(
     cotangent_kind: str | None = None,
 ) -> CaseReport:
     """As `check_case`, for tensors that do not come from the case's recipe."""
-    op = op_named(case.op)
     outcome = execute(
-        kernel, op, inputs, case.dtype, cotangents=bars, runs=request.runs
+        kernel,
+        op_named(case.op),
+        inputs,
+        case.dtype,
+        cotangents=bars,
+        runs=request.runs,
     )
+    return report_of(case, inputs, request, outcome, bars, cotangent_kind)
+
+
+def report_of(
+    case: Case,
+    inputs: Inputs,
+    request: Request,
+    outcome: Outcome,
+    bars: dict[str, FloatArray] | None = None,
+    cotangent_kind: str | None = None,
+) -> CaseReport:
+    """The report of what came of a kernel's calls on a case."""
+    op = op_named(case.op)
     judged = judged_on(
         device_for_case(op, case, request),
         partial(_judged, op, case, inputs, request, outcome, bars),

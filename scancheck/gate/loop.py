@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from scancheck.case import Case
 from scancheck.checks.influence import parts_of, seen_parts
 from scancheck.checks.judging_device import judging_device
-from scancheck.checks.oracle import CaseReport, Request, check_case
+from scancheck.checks.oracle import CaseReport, Request
 from scancheck.checks.relations import relation_reports
 from scancheck.contract import Contract, format_contract
 from scancheck.environment import describe
 from scancheck.errors import CaseInvalid
+from scancheck.gate.ahead import case_reports
 from scancheck.gate.findings import findings_of, unmet
 from scancheck.kernel import Kernel
 from scancheck.ops import op_named
@@ -139,8 +140,9 @@ class Judging:
                 ),
                 device=self.device,
             )
-            for index, case in chosen:
-                report = self._one(case, request, index)
+            asked = [(case, self._cotangents(index)) for index, case in chosen]
+            for report in case_reports(self.kernel, asked, request):
+                self._take(report, request)
                 done += 1
                 if on_case is not None:
                     on_case(done, total, report)
@@ -199,15 +201,20 @@ class Judging:
                 self.returned = outcome.returned
                 return
 
-    def _one(self, case: Case, request: Request, index: int) -> CaseReport:
+    def _cotangents(self, index: int) -> str | None:
+        """The kind of cotangents of the case with this number."""
+        if not self.gradients:
+            return None
         kinds = [
             k
             for k in COTANGENT_KINDS
             if k != "final_state" or self.op.outputs[1].name in self.returned
         ]
-        kind = kinds[index % len(kinds)] if self.gradients else None
-        report = check_case(self.kernel, case, request, cotangent_kind=kind)
-        problem = report.outcome.problem
+        return kinds[index % len(kinds)]
+
+    def _take(self, report: CaseReport, request: Request) -> None:
+        """Counts a report, unless it is of a case that the kernel does not promise."""
+        case, problem = report.case, report.outcome.problem
         raised = problem is not None and problem.kind in RAISED
         if is_empty(self.op, case) and raised and not report.outcome.device_lost:
             promised = self.kernel.edge_sizes or "empty" in self.require
@@ -217,9 +224,8 @@ class Judging:
                 note += f", B={sizes['B']}): the kernel raises"
                 if note not in self.tally.not_judged:
                     self.tally.not_judged.append(note)
-                return report
+                return
         self._count(report, request)
-        return report
 
     def _count(self, report: CaseReport, request: Request) -> None:
         tally = self.tally
