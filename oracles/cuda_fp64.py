@@ -34,6 +34,11 @@ class CudaFp64System:
         self.companions = companions
         self.collected: Any = None
 
+    @property
+    def alike_when_kept(self) -> bool:
+        """Companions are not collected beside kept states."""
+        return not self.companions
+
     def constant(self, values: Any) -> CudaBall:
         """Stored values as balls of radius zero."""
         return exact_cuda_ball(values)

@@ -2,8 +2,8 @@
 
 The engine lowers a tile of time, runs the recurrence over it, and applies the epilogue,
 so that memory stays within a few tiles. The adjoint keeps the state at tile edges only
-and runs each tile forward again before it goes back through it (architecture.md gives
-the adjoint of the normal form).
+and runs each tile forward again before it goes back through it, unless one tile is the
+whole (architecture.md gives the adjoint of the normal form).
 
 A `System` says how one kind of number runs a tile; `GenericSystem` does it step by step
 over the number protocol and is the definition that the fast systems are tested against.
@@ -55,6 +55,11 @@ class System(Protocol):
     `start` is the index of the tile's first step, `total` the number of steps.
     """
 
+    @property
+    def alike_when_kept(self) -> bool:
+        """Whether a forward pass that keeps its states reads out what others do."""
+        ...
+
     def constant(self, values: FloatArray) -> Any: ...
     def begin(self, state: Any) -> Any: ...
     def forward(
@@ -77,6 +82,8 @@ class System(Protocol):
 
 class GenericSystem:
     """The recurrence step by step over the number protocol, one state per step."""
+
+    alike_when_kept = True
 
     def constant(self, values: FloatArray) -> Any:
         """Exact stored values as numbers."""
@@ -222,6 +229,8 @@ class _Run:
         self.state_shape = (groups, keys, lanes)
         self.step = max(1, groups * keys * lanes)
         self.tile = max(1, min(self.total, stretch * TILE_ENTRIES // self.step))
+        # The one tile with its readout and states, where nothing is run twice.
+        self.whole: tuple[Tile, Any, Any] | None = None
 
     def tiles(self) -> list[tuple[int, int]]:
         """Half-open ranges of steps."""
@@ -273,6 +282,7 @@ class _Run:
         joined = Joined[Any](sequence.axes.index(self.op.time_axis), self.total)
         state = self.system.begin(self.initial_state())
         spans, ready = self.tiles(), deque[Tile]()
+        keep = edges is not None and len(spans) == 1 and self.system.alike_when_kept
         jobs: list[Callable[[], None]] = []
         for index, span in enumerate(spans):
             if index == 0:
@@ -284,9 +294,11 @@ class _Run:
             if edges is not None:
                 edges.append((state, tile.carry))
             with meanwhile(jobs):
-                o, state, _ = self.system.forward(
-                    tile.lowered, state, tile.start, self.total, False
+                o, state, states = self.system.forward(
+                    tile.lowered, state, tile.start, self.total, keep
                 )
+            if keep:
+                self.whole = tile, o, states
             jobs = [partial(self.finish, joined, tile, o)]
         for job in jobs:
             job()
@@ -295,6 +307,18 @@ class _Run:
             joined.put(0, self.system.constant(np.zeros(shape)))
         last = self.op.state_out(self.system.end(state, self.total), self.sizes)
         return {final.name: last, sequence.name: joined.number}
+
+    def again(
+        self, span: tuple[int, int], state: Any, carry: Any
+    ) -> tuple[Tile, Any, Any]:
+        """The tile of these steps run from the state before it, its states kept."""
+        tiles = deque[Tile]()
+        self.lower(tiles, span, carry)
+        tile = tiles.pop()
+        o, _, states = self.system.forward(
+            tile.lowered, state, tile.start, self.total, True
+        )
+        return tile, o, states
 
     def backward(
         self, edges: list[Any], cotangents: Mapping[str, FloatArray]
@@ -315,15 +339,13 @@ class _Run:
         for (start, stop), (state, carry) in zip(
             reversed(spans), reversed(edges), strict=True
         ):
-            tile = self.slice(self.inputs, start, stop)
-            lowered, _ = self.op.lower(tile, carry)
-            o, _, states = self.system.forward(lowered, state, start, self.total, True)
+            tile, o, states = self.whole or self.again((start, stop), state, carry)
             index = (slice(None),) * axis + (slice(start, stop),)
-            obar, outer = self.op.epilogue_pullback(tile, o, ybar_all[index])
+            obar, outer = self.op.epilogue_pullback(tile.inputs, o, ybar_all[index])
             bars, back = self.system.adjoint(
-                lowered, states, obar, back, start, self.total
+                tile.lowered, states, obar, back, start, self.total
             )
-            inner = self.op.lower_pullback(tile, lowered, bars)
+            inner = self.op.lower_pullback(tile.inputs, tile.lowered, bars)
             for name, bar in _merged(inner, outer).items():
                 if name in self.time_axis:
                     whole = Joined[Any](self.time_axis[name], self.total)

@@ -39,6 +39,11 @@ class Fp64System:
         self.collected = NOWHERE
         self.whole = NOWHERE
 
+    @property
+    def alike_when_kept(self) -> bool:
+        """Companions are not collected beside kept states."""
+        return not self.companions
+
     def constant(self, values: FloatArray) -> Ball:
         """Stored values as balls of radius zero."""
         return exact_tile_ball(np.asarray(values, dtype=np.float64))

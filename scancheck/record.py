@@ -68,6 +68,7 @@ class RunRecord:
     findings: tuple[Finding, ...] = field(default=())
     device: str = "cpu"  # or cuda:N
     device_asked: bool = False  # whether the request named it
+    judged_on_cpu: tuple[str, ...] = ()  # why, where the kernel ran on CUDA
 
 
 def to_json(record: RunRecord) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import shutil
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -64,3 +65,42 @@ def card(request: pytest.FixtureRequest) -> Iterator[str]:
         elif reason := unavailable():
             pytest.skip(reason)
         yield str(request.param)
+
+
+@pytest.fixture(scope="session")
+def causes_until() -> Any:
+    """Judges a planted bug until it is named; gives the causes of its red cases."""
+    from scancheck.checks.experiments import likely_cause
+    from scancheck.contract import Contract
+    from scancheck.gate.findings import findings_of
+    from scancheck.gate.loop import Judging
+
+    class Named(Exception):
+        """The bug has been named; no further case is needed."""
+
+    def causes(kernel: Any, dtype: str) -> list[str]:
+        run = Judging(
+            kernel=kernel,
+            contract=kernel.contract or Contract(),
+            declared=kernel.contract is not None,
+            profile="quick",
+            gradients=True,
+            require=frozenset(),
+            seed=0,
+            dtypes=(dtype,),
+        )
+        found: list[str] = []
+
+        def look(done: int, total: int, report: Any) -> None:
+            red = [item for item in run.tally.red if item.report is report]
+            found.extend(likely_cause(i.kernel, i.report, i.check)[0] for i in red)
+            if red and kernel.symptom not in found:  # a wider contract may say more
+                found.extend(finding.cause for finding in findings_of(run.op, red, ""))
+            if kernel.symptom in found:
+                raise Named
+
+        with suppress(Named):
+            run.judge(None, look)
+        return found
+
+    return causes

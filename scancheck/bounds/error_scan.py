@@ -24,7 +24,7 @@ the number of steps alone comes in a table, `path`.
 
 import numpy as np
 
-from scancheck.oracles.jit import jit
+from scancheck.oracles.jit import NO_ALLOCATION, jit
 
 COMPONENTS = 11
 (
@@ -49,7 +49,7 @@ STEPS, ADDS, GROWTH, GROWN, SECOND = range(PATH_COLUMNS)
 REST_ROUNDINGS = 5.0
 
 
-@jit()
+@jit(**NO_ALLOCATION)
 def raised(peak, top):
     """The larger one; infinity for NaN."""
     if top <= peak:
@@ -57,13 +57,13 @@ def raised(peak, top):
     return top if top == top else np.inf
 
 
-@jit()
+@jit(**NO_ALLOCATION)
 def sharper(counted, running):
     """The smaller one of two bounds; the first one if the second is not a number."""
     return running if running < counted else counted
 
 
-@jit()
+@jit(**NO_ALLOCATION)
 def total_error(s, c, path):
     """Bound on the state's error, from one entry's components."""
     u = c[U]
@@ -85,7 +85,7 @@ def total_error(s, c, path):
     return e
 
 
-@jit()
+@jit(**NO_ALLOCATION)
 def settle(s, c, path):
     """The total error after a step, which joins the peak with the state."""
     e = total_error(s, c, path)
@@ -94,7 +94,7 @@ def settle(s, c, path):
     return e
 
 
-@jit()
+@jit(**NO_ALLOCATION)
 def keep_state(s, c, path):
     """The state rounded into the format that it is kept in (numerics 2.4)."""
     size = abs(s[VALUE])
@@ -111,7 +111,7 @@ def keep_state(s, c, path):
         s[ERROR] += lost
 
 
-@jit()
+@jit(**NO_ALLOCATION)
 def advance(s, w, we, x, xm, xe, xpeak, c, boundary, path):
     """One step S <- w S + x on one entry's components, in place.
 
@@ -133,7 +133,7 @@ def advance(s, w, we, x, xm, xe, xpeak, c, boundary, path):
         s[PEAK] = raised(s[PEAK], s[SPAN])
 
 
-@jit()
+@jit(**NO_ALLOCATION)
 def _any_order(s, w, we, high, x, xm, xe, c):
     """Companion scans that hold for every association."""
     u, size = c[U], s[SIZE]
@@ -148,7 +148,7 @@ def _any_order(s, w, we, high, x, xm, xe, c):
     s[REST] = high * (s[REST] + u * size)
 
 
-@jit()
+@jit(**NO_ALLOCATION)
 def _in_order(s, w, we, high, x, xe, c):
     """The running bound: product and sum rounded, or one rounding with fma."""
     u, old, before = c[U], abs(s[VALUE]), s[ERROR]
@@ -161,7 +161,7 @@ def _in_order(s, w, we, high, x, xe, c):
     s[ERROR] = (e + u * abs(s[VALUE])) / (1.0 - u) + c[ADD_ETA]
 
 
-@jit()
+@jit(**NO_ALLOCATION)
 def _in_order_compensated(s, w, we, high, x, xe, c):
     """A state n + c of two words, |n + c - S| <= ERROR and |c| <= REST.
 

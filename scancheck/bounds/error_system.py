@@ -45,6 +45,11 @@ class ErrorSystem:
         self.gate_sums: ErrorNumber = exact_number(rules, np.zeros(()))
         self.summed_steps = 0
 
+    @property
+    def alike_when_kept(self) -> bool:
+        """States that are kept are not emulated, and the first one is settled too."""
+        return self.rules.structure.order == "any" and self.rules.comp == "none"
+
     def constant(self, values: FloatArray) -> ErrorNumber:
         """Stored inputs, exact."""
         return exact_number(self.rules, np.asarray(values, dtype=np.float64))

@@ -22,24 +22,24 @@ from scancheck.bounds.error_scan import (
     settle,
     sharper,
 )
-from scancheck.oracles.jit import jit
+from scancheck.oracles.jit import NO_ALLOCATION, jit
 
 STATE_ROWS = 5
+
+
+@jit(**NO_ALLOCATION)
+def place(size, index):
+    """The index on an axis that repeats where it has size 1."""
+    return index if size > 1 else 0
 
 
 @jit()
 def pick(x, g, t, k, lane):
     """x[:, g, t, k, lane] where axes of size 1 repeat."""
-    return x[
-        :,
-        g,
-        t if x.shape[2] > 1 else 0,
-        k,
-        lane if x.shape[4] > 1 else 0,
-    ]
+    return x[:, g, place(x.shape[2], t), k, place(x.shape[4], lane)]
 
 
-@jit()
+@jit(**NO_ALLOCATION)
 def write_state(states, t, g, k, lane, s, c, e):
     """Entry t of the kept states, with its total error e."""
     states[0, t, g, k, lane] = s[VALUE]
@@ -49,7 +49,7 @@ def write_state(states, t, g, k, lane, s, c, e):
     states[4, t, g, k, lane] = s[FLOOR]
 
 
-@jit()
+@jit(**NO_ALLOCATION)
 def read_out(o, g, t, lane, rt, value, size, e, peak, u, eta):
     """o += r S, the product rounded by u and eta; additions are counted afterwards."""
     m = rt[1] * size
@@ -62,7 +62,7 @@ def read_out(o, g, t, lane, rt, value, size, e, peak, u, eta):
     o[3, g, t, lane] = raised(o[3, g, t, lane], top)
 
 
-@jit()
+@jit(**NO_ALLOCATION)
 def run_forward(
     w, x, r, has_r, running, s, c, o, states, start, every, path, begin, stop
 ):
@@ -79,13 +79,14 @@ def run_forward(
     for task in range(begin, stop):
         g, lane = task // lanes, task % lanes
         for k in range(keys):
-            one = s[:, g, k, lane].copy()
+            one = s[:, g, k, lane]
             if keep:
                 e = settle(one, c, path[start])
                 write_state(states, 0, g, k, lane, one, c, e)
             for t in range(steps):
                 here = start + t
-                wt, xt = pick(w, g, t, k, lane), pick(x, g, t, k, lane)
+                wt = w[:, g, place(w.shape[2], t), k, place(w.shape[4], lane)]
+                xt = x[:, g, place(x.shape[2], t), k, place(x.shape[4], lane)]
                 advance(
                     one,
                     wt[0],
@@ -109,7 +110,7 @@ def run_forward(
                 if keep:
                     write_state(states, t + 1, g, k, lane, one, c, e)
                 if has_r:
-                    rt = pick(r, g, t, k, lane)
+                    rt = r[:, g, place(r.shape[2], t), k, place(r.shape[4], lane)]
                     read_out(
                         o, g, t, lane, rt, one[VALUE], size, e, one[PEAK], c[U], c[ETA]
                     )
@@ -118,10 +119,9 @@ def run_forward(
                     o[1, g, t, lane] = size
                     o[2, g, t, lane] = e
                     o[3, g, t, lane] = one[PEAK]
-            s[:, g, k, lane] = one
 
 
-@jit()
+@jit(**NO_ALLOCATION)
 def run_adjoint(w, y, s, next_w, c, states, start, total, every, path, begin, stop):
     """Runs G_t = w_{t+1} G_{t+1} + y_t back through a tile, tasks begin..stop.
 
@@ -134,12 +134,11 @@ def run_adjoint(w, y, s, next_w, c, states, start, total, every, path, begin, st
     for task in range(begin, stop):
         g, lane = task // lanes, task % lanes
         for k in range(keys):
-            one = s[:, g, k, lane].copy()
-            above = next_w[:, g, k, lane].copy()
+            one, above = s[:, g, k, lane], next_w[:, g, k, lane]
             for back in range(steps):
                 t = steps - 1 - back
                 done = total - 1 - (start + t)
-                yt = pick(y, g, t, k, lane)
+                yt = y[:, g, place(y.shape[2], t), k, place(y.shape[4], lane)]
                 # A kernel may keep the cotangent every so many steps from the end, or
                 # where the forward pass kept the state.
                 boundary = done % every == 0 or (start + t + 1) % every == 0
@@ -157,6 +156,6 @@ def run_adjoint(w, y, s, next_w, c, states, start, total, every, path, begin, st
                 )
                 e = settle(one, c, path[done + 1])
                 write_state(states, t, g, k, lane, one, c, e)
-                above = pick(w, g, t, k, lane).copy()
-            s[:, g, k, lane] = one
-            next_w[:, g, k, lane] = above
+                wt = w[:, g, place(w.shape[2], t), k, place(w.shape[4], lane)]
+                for part in range(4):
+                    above[part] = wt[part]

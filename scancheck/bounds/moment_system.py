@@ -109,6 +109,8 @@ def _adjoint(w, y, s, above, c, states, start, total, every, begin, stop):
 class MomentSystem:
     """Runs ops over moment numbers under one set of rules."""
 
+    alike_when_kept = True
+
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
         self.coefficients = np.array(

@@ -1,5 +1,7 @@
 """The rules as the arrays that the compiled scans read."""
 
+from functools import lru_cache
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,6 +22,8 @@ COMPENSATED_FLOORS = 6.0
 # passes at most 6 d roundings among the B and 2.5 n among the A, and the products of
 # two rests that are left out add n (1.5 n + d); together below 6 (n + d)^2 u^2.
 SECOND_ORDER = 6.0
+# A table of so many steps at least, for all shorter sequences.
+SHORTEST_TABLE = 1024
 
 
 def coefficients(rules: Rules) -> FloatArray:
@@ -52,7 +56,18 @@ def step_error(rules: Rules) -> float:
 
 
 def path_table(rules: Rules, total: int) -> FloatArray:
-    """The table that `error_scan` reads, [total + 1, PATH_COLUMNS]."""
+    """The table that `error_scan` reads, [total + 1, PATH_COLUMNS].
+
+    No row depends on `total`: many lengths share one table, which nobody writes to.
+    """
+    return _longer_table(rules, max(SHORTEST_TABLE, 1 << (total - 1).bit_length()))[
+        : total + 1
+    ]
+
+
+@lru_cache(maxsize=4)
+def _longer_table(rules: Rules, total: int) -> FloatArray:
+    """Counting additions takes longer than a scan of a few lanes."""
     steps = np.arange(total + 1, dtype=np.float64)
     adds = np.array(
         [additions(rules.structure, t) for t in range(total + 1)], dtype=np.float64

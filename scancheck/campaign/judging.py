@@ -21,6 +21,7 @@ from scancheck.checks.experiments import (
     red_checks,
 )
 from scancheck.checks.influence import parts_of, seen_parts
+from scancheck.checks.judging_device import judging_device
 from scancheck.checks.oracle import CaseReport, Request, check_case, check_inputs
 from scancheck.contract import Contract
 from scancheck.diagnosis import VAGUE
@@ -43,6 +44,7 @@ class Judge:
     def __init__(self, kernel: Kernel, contract: Contract, *, gradients: bool) -> None:
         self.kernel, self.contract, self.gradients = kernel, contract, gradients
         self.op = op_named(kernel.op)
+        self.device, self.why_on_cpu = judging_device(kernel)
         self.returned: tuple[str, ...] | None = None  # None: not known yet
         self.unseen: set[str] | None = None
         self.passing: dict[str, bool] | None = None
@@ -93,6 +95,7 @@ class Judge:
             p=FALSE_ALARM_RATE,
             runs=RUNS,
             not_judged=frozenset(lacking),
+            device=self.device,
         )
 
     def _judged(self, trial: Trial, report: CaseReport, request: Request) -> Judged:
@@ -118,6 +121,7 @@ class Judge:
             vacuous=sum(int((m.vacuous & ~m.wrong).sum()) for _, m in every),
             ratios={n: _worst(m) for n, m in every if m.ratio.size},
             rhos={str(c.tensor): c.rho for c in report.checks if c.rho is not None},
+            why_on_cpu=self.why_on_cpu or report.why_on_cpu,
         )
 
     def _failure(self, report: CaseReport) -> tuple[Check, Failure]:

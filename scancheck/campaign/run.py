@@ -72,6 +72,7 @@ class Progress:
     returned: tuple[str, ...] = ()  # outputs that the kernel gives back
     ranges: list[str] = field(default_factory=list)
     uncertified: list[str] = field(default_factory=list)
+    why_on_cpu: list[str] = field(default_factory=list)  # judged there, not on CUDA
     passing: dict[str, bool] | None = None  # wider contracts that all outputs pass
     found: dict[str, Found] = field(default_factory=dict)
     harness: list[str] = field(default_factory=list)  # failures of the checker itself
@@ -214,6 +215,8 @@ class _Campaign:
             progress.vacuous += judged.vacuous
             progress.seen |= set(judged.seen)
             progress.returned = progress.returned or judged.returned
+            if judged.why_on_cpu not in (None, *progress.why_on_cpu):
+                progress.why_on_cpu.append(str(judged.why_on_cpu))
             red = verdict in RED
             for name, ratio in judged.ratios.items():
                 for known in (progress.worst, *(() if red else (progress.ratios,))):

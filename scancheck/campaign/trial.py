@@ -67,3 +67,4 @@ class Judged:
     vacuous: int = 0
     ratios: dict[str, float] = field(default_factory=dict)  # worst error / budget
     rhos: dict[str, float] = field(default_factory=dict)
+    why_on_cpu: str | None = None  # judged there, where the kernel ran on CUDA

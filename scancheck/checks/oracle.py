@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from scancheck.bounds.budget import Allowance, Budget, budget_for, storage_dtype
 from scancheck.bounds.moments import lambda_factor, moments_for, rho, rho_limit
 from scancheck.case import Case
+from scancheck.checks.judging_device import judged_on
 from scancheck.contract import Contract
 from scancheck.formats import format_named, round_array
 from scancheck.kernel import Kernel
@@ -60,18 +62,26 @@ class CaseReport:
     budget: Budget
     metrics: dict[str, TensorMetrics] = field(default_factory=dict)  # outputs
     gradient_metrics: dict[str, TensorMetrics] = field(default_factory=dict)
+    why_on_cpu: str | None = None  # judged there, not on the request's device
 
 
 def check_case(
     kernel: Kernel, case: Case, request: Request, *, cotangent_kind: str | None = None
 ) -> CaseReport:
     """The report of one case; gradients are judged when a cotangent kind is given."""
-    inputs = build(case)
-    bars = None
-    if request.gradients and cotangent_kind is not None:
-        bars = cotangents(case, cotangent_kind, case.seed)
-        bars = {n: v for n, v in bars.items() if n not in request.not_judged}
+    inputs, bars = drawn(case, request, cotangent_kind)
     return check_inputs(kernel, case, inputs, request, bars, cotangent_kind)
+
+
+def drawn(
+    case: Case, request: Request, cotangent_kind: str | None
+) -> tuple[Inputs, dict[str, FloatArray] | None]:
+    """The case's inputs, and its cotangents where gradients are judged."""
+    inputs = build(case)
+    if not request.gradients or cotangent_kind is None:
+        return inputs, None
+    bars = cotangents(case, cotangent_kind, case.seed)
+    return inputs, {n: v for n, v in bars.items() if n not in request.not_judged}
 
 
 def check_inputs(
@@ -83,11 +93,46 @@ def check_inputs(
     cotangent_kind: str | None = None,
 ) -> CaseReport:
     """As `check_case`, for tensors that do not come from the case's recipe."""
-    op = op_named(case.op)
     outcome = execute(
-        kernel, op, inputs, case.dtype, cotangents=bars, runs=request.runs
+        kernel,
+        op_named(case.op),
+        inputs,
+        case.dtype,
+        cotangents=bars,
+        runs=request.runs,
     )
-    device = judging_device(op, case, request)
+    return report_of(case, inputs, request, outcome, bars, cotangent_kind)
+
+
+def report_of(
+    case: Case,
+    inputs: Inputs,
+    request: Request,
+    outcome: Outcome,
+    bars: dict[str, FloatArray] | None = None,
+    cotangent_kind: str | None = None,
+) -> CaseReport:
+    """The report of what came of a kernel's calls on a case."""
+    op = op_named(case.op)
+    judged = judged_on(
+        device_for_case(op, case, request),
+        partial(_judged, op, case, inputs, request, outcome, bars),
+    )
+    return replace(
+        judged.found, cotangent_kind=cotangent_kind, why_on_cpu=judged.why_on_cpu
+    )
+
+
+def _judged(
+    op: Op,
+    case: Case,
+    inputs: Inputs,
+    request: Request,
+    outcome: Outcome,
+    bars: dict[str, FloatArray] | None,
+    device: str,
+) -> CaseReport:
+    """The report of a kernel's outcome, oracles and budgets on the device."""
     budget = budget_for(
         op,
         inputs.tensors,
@@ -108,12 +153,12 @@ def check_inputs(
     checks = call_checks(op, outcome)
     metrics = _measured(outcome.outputs, truth.outputs, budget.outputs)
     gradient_metrics = _measured(outcome.gradients, truth.gradients, budget.gradients)
-    checks += _forward_checks(op, case, inputs, request, metrics)
+    checks += _forward_checks(op, case, inputs, request, metrics, device)
     for name, found in gradient_metrics.items():
         axis = _time_axis(op, name, found.ratio.ndim)
         checks.append(judge("gradient", found, time_axis=axis))
     checks = [
-        _range_if_underflow(op, case, inputs, request, metrics, check, bars)
+        _range_if_underflow(op, case, inputs, request, metrics, check, device)
         for check in checks
     ]
     return CaseReport(
@@ -122,7 +167,7 @@ def check_inputs(
         checks=tuple(checks),
         inputs=inputs,
         cotangents=bars,
-        cotangent_kind=cotangent_kind,
+        cotangent_kind=None,
         outcome=outcome,
         truth=truth,
         budget=budget,
@@ -131,7 +176,7 @@ def check_inputs(
     )
 
 
-def judging_device(op: Op, case: Case, request: Request) -> str:
+def device_for_case(op: Op, case: Case, request: Request) -> str:
     """Where a case's oracles and budgets run: the request's device for a large one."""
     sizes = dict(case.sizes)
     entries = math.prod(op.group_shape(sizes)) * sizes[op.time_axis]
@@ -237,6 +282,7 @@ def _forward_checks(
     inputs: Inputs,
     request: Request,
     metrics: Mapping[str, TensorMetrics],
+    device: str,
 ) -> list[Check]:
     """Judgements of the outputs, by rho and lambda too where those apply."""
     sizes = dict(case.sizes)
@@ -251,7 +297,7 @@ def _forward_checks(
             inputs.switches,
             request.contract,
             case.dtype,
-            device=judging_device(op, case, request),
+            device=device,
         )
     checks = []
     for name, found in metrics.items():
@@ -285,7 +331,7 @@ def _range_if_underflow(
     request: Request,
     metrics: Mapping[str, TensorMetrics],
     check: Check,
-    bars: dict[str, FloatArray] | None,
+    device: str,
 ) -> Check:
     """RANGE instead of PASS where only underflow of partial results excuses the error.
 
@@ -306,7 +352,7 @@ def _range_if_underflow(
         request.contract,
         case.dtype,
         underflow=False,
-        device=judging_device(op, case, request),
+        device=device,
     ).outputs[found.name]
     with np.errstate(over="ignore"):
         swamped = found.allowance > 2 * bare.error

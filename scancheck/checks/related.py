@@ -1,13 +1,21 @@
 """What relations share: a case with its certified truth, and reports about it."""
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from scancheck.bounds.budget import Budget, budget_for, storage_dtype
 from scancheck.case import Case
-from scancheck.checks.oracle import CaseReport, Request, call_checks, check_inputs
+from scancheck.checks.judging_device import judged_on
+from scancheck.checks.oracle import (
+    CaseReport,
+    Request,
+    call_checks,
+    check_inputs,
+    device_for_case,
+)
 from scancheck.contract import Contract, Structure, resolve
 from scancheck.formats import FP32, FP64, format_named, round_array
 from scancheck.kernel import Kernel
@@ -41,8 +49,11 @@ def subject_of(
     """The kernel's report on the inputs, with what judges them in any order."""
     bare = replace(request, gradients=False)
     loose = any_order(request.contract, case.dtype)
-    budget = budget_for(op, inputs.tensors, inputs.switches, loose, case.dtype)
-    allowance = {name: a.error for name, a in budget.outputs.items()}
+    solved = judged_on(
+        device_for_case(op, case, request),
+        partial(_budget_and_truth, op, inputs, loose, case.dtype),
+    )
+    budget, truth = solved.found
     return Subject(
         kernel=kernel,
         op=op,
@@ -51,8 +62,18 @@ def subject_of(
         request=bare,
         whole=check_inputs(kernel, case, inputs, bare),
         budget=budget,
-        truth=certify(op, inputs.tensors, inputs.switches, None, allowance),
+        truth=truth,
     )
+
+
+def _budget_and_truth(
+    op: Op, inputs: Inputs, contract: Contract, dtype: str, device: str
+) -> tuple[Budget, Truth]:
+    """The budget of all outputs, and references that are certified against it."""
+    given = op, inputs.tensors, inputs.switches
+    budget = budget_for(*given, contract, dtype, device=device)
+    allowance = {name: a.error for name, a in budget.outputs.items()}
+    return budget, certify(*given, None, allowance, device=device)
 
 
 def any_order(contract: Contract, dtype: str) -> Contract:

@@ -178,6 +178,7 @@ def _record(
         replay=_command(plan, saver, declared, progress),
         range_cases=tuple(progress.ranges),
         uncertified_cases=tuple(progress.uncertified),
+        judged_on_cpu=tuple(progress.why_on_cpu),
         findings=progress.findings,
     )
 

@@ -6,11 +6,13 @@ from dataclasses import dataclass, field
 
 from scancheck.case import Case
 from scancheck.checks.influence import parts_of, seen_parts
-from scancheck.checks.oracle import CaseReport, Request, check_case
+from scancheck.checks.judging_device import judging_device
+from scancheck.checks.oracle import CaseReport, Request
 from scancheck.checks.relations import relation_reports
 from scancheck.contract import Contract, format_contract
 from scancheck.environment import describe
 from scancheck.errors import CaseInvalid
+from scancheck.gate.ahead import case_reports
 from scancheck.gate.findings import findings_of, unmet
 from scancheck.kernel import Kernel
 from scancheck.ops import op_named
@@ -54,6 +56,7 @@ class Tally:
     not_judged: list[str] = field(default_factory=list)
     ranges: list[str] = field(default_factory=list)
     uncertified: list[str] = field(default_factory=list)
+    why_on_cpu: list[str] = field(default_factory=list)  # judged there, not on CUDA
 
 
 class Judging:
@@ -76,6 +79,9 @@ class Judging:
         self.declared, self.profile, self.gradients = declared, profile, gradients
         self.require, self.seed, self.dtypes = require, seed, dtypes
         self.tally = Tally()
+        self.device, why_on_cpu = judging_device(kernel)
+        if why_on_cpu is not None:
+            self.tally.why_on_cpu.append(why_on_cpu)
         self.accepted = accepted_parameters(kernel, self.op)
         self.returned: tuple[str, ...] = ()
         self.whole = True  # all cases were judged, not one that is replayed
@@ -132,9 +138,11 @@ class Judging:
                 not_judged=frozenset(
                     s.name for s in self.op.outputs if s.name not in self.returned
                 ),
+                device=self.device,
             )
-            for index, case in chosen:
-                report = self._one(case, request, index)
+            asked = [(case, self._cotangents(index)) for index, case in chosen]
+            for report in case_reports(self.kernel, asked, request):
+                self._take(report, request)
                 done += 1
                 if on_case is not None:
                     on_case(done, total, report)
@@ -193,15 +201,20 @@ class Judging:
                 self.returned = outcome.returned
                 return
 
-    def _one(self, case: Case, request: Request, index: int) -> CaseReport:
+    def _cotangents(self, index: int) -> str | None:
+        """The kind of cotangents of the case with this number."""
+        if not self.gradients:
+            return None
         kinds = [
             k
             for k in COTANGENT_KINDS
             if k != "final_state" or self.op.outputs[1].name in self.returned
         ]
-        kind = kinds[index % len(kinds)] if self.gradients else None
-        report = check_case(self.kernel, case, request, cotangent_kind=kind)
-        problem = report.outcome.problem
+        return kinds[index % len(kinds)]
+
+    def _take(self, report: CaseReport, request: Request) -> None:
+        """Counts a report, unless it is of a case that the kernel does not promise."""
+        case, problem = report.case, report.outcome.problem
         raised = problem is not None and problem.kind in RAISED
         if is_empty(self.op, case) and raised and not report.outcome.device_lost:
             promised = self.kernel.edge_sizes or "empty" in self.require
@@ -211,14 +224,15 @@ class Judging:
                 note += f", B={sizes['B']}): the kernel raises"
                 if note not in self.tally.not_judged:
                     self.tally.not_judged.append(note)
-                return report
+                return
         self._count(report, request)
-        return report
 
     def _count(self, report: CaseReport, request: Request) -> None:
         tally = self.tally
         verdict = report.verdict
         tally.verdicts.append(verdict)
+        if report.why_on_cpu not in (None, *tally.why_on_cpu):
+            tally.why_on_cpu.append(str(report.why_on_cpu))
         tally.counts[verdict] = tally.counts.get(verdict, 0) + 1
         for check in report.checks:
             if check.verdict in RED:
@@ -320,6 +334,7 @@ class Judging:
             replay=replay,
             range_cases=tuple(tally.ranges),
             uncertified_cases=tuple(tally.uncertified),
+            judged_on_cpu=tuple(tally.why_on_cpu),
             findings=() if interrupted else self._findings(replay),
         )
 

@@ -125,6 +125,7 @@ def _record(
         range_cases=(told,) if judged.verdict == "RANGE" else (),
         uncertified_cases=(told,) if judged.verdict == "UNCERTIFIED" else (),
         findings=_findings(path, replayed, again),
+        judged_on_cpu=(judged.why_on_cpu,) if judged.why_on_cpu is not None else (),
     )
 
 

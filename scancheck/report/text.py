@@ -137,6 +137,8 @@ def _summary_lines(record: RunRecord) -> list[Line]:
     )
     if record.device != "cpu":
         lines += _wrapped(_device(record))
+    if record.judged_on_cpu:
+        lines += _wrapped(f"judged on the CPU: {'; '.join(record.judged_on_cpu)}")
     lines += _wrapped(f"{_contract(record)}; false-alarm rate {record.p:g}")
     ratios = ", ".join(f"{n} {_number(r)}" for n, r in record.worst_ratio.items())
     rhos = ", ".join(f"{n} {_number(r)}" for n, r in record.worst_rho.items())

@@ -18,7 +18,8 @@ from scancheck.runner.poison import poisoned_allocations
 _HARNESS = Path(__file__).parent
 _TORCH = Path(torch.__file__).parent
 _LONGEST = 240  # characters of somebody's exception text in a one-line message
-_CUPY_ERRORS = "cupy_backends."  # its modules, and so those of its exceptions
+# Its modules, and so those of its exceptions: of the driver, and of memory.
+_CUPY_ERRORS = ("cupy_backends.", "cupy.cuda.")
 
 
 def attempt(
@@ -35,7 +36,7 @@ def attempt(
     with the place in the file of `owner`. A KeyboardInterrupt is the user's and passes
     through.
     """
-    with restored_settings(device), poisoned_allocations():
+    with restored_settings(device), poisoned_allocations(device):
         finish(device)
         start = perf_counter()
         try:

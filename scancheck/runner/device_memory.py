@@ -2,8 +2,8 @@
 
 torch's keeps freed blocks, splits and joins them, and hands out the smallest that is
 large enough, as it is (c10/cuda/CUDACachingAllocator.cpp). So every free block is
-filled, wherever it comes from; only memory that is new from the driver is not. CuPy's
-does not tell its free blocks, so some of the sizes that are expected are filled.
+filled, wherever it comes from; memory that is new from the driver is not. CuPy's does
+not tell its free blocks, so some of the sizes that are expected are filled.
 """
 
 import sys

@@ -25,6 +25,7 @@ from scancheck.runner.guarded import (
     guarded,
     guards_changed,
     shares_memory,
+    untouched,
     values_changed,
 )
 from scancheck.runner.isolation import isolated_random_streams
@@ -192,10 +193,12 @@ def _forward(call: _Call) -> _Run:
     found, problem, seconds = _outputs(call, tensors, "raised", "raised")
     if problem is not None and is_lost(call.device):
         return _Run(problem=problem, seconds=seconds, lost=True)
+    changed, outside = _touched(guards)
+    misused = _view(found, guards) or _misused_memory(changed, outside, "the call")
     return _Run(
         values={name: from_torch(tensor) for name, tensor in found.items()},
-        problem=problem or _misused_memory(found, guards, "the call"),
-        changed=_changed(guards),
+        problem=problem or misused,
+        changed=changed,
         seconds=seconds,
     )
 
@@ -224,11 +227,13 @@ def _backward(call: _Call, cotangents: Mapping[str, FloatArray]) -> _Run:
         return _Run(problem=problem, seconds=seconds, lost=True)
     known = {n: from_torch(g) for n, g in gradients.items() if g is not None}
     zeros = {n: np.zeros(leaf.shape) for n, leaf in leaves.items()}
+    changed, outside = _touched(guards)
+    misused = _misused_memory(changed, outside, "the call or its backward")
     return _Run(
         values={} if problem else zeros | known,
         missing=() if problem else tuple(n for n in leaves if n not in known),
-        problem=problem or _misused_memory({}, guards, "the call or its backward"),
-        changed=tuple(name for name in _changed(guards) if name in leaves),
+        problem=problem or misused,
+        changed=tuple(name for name in changed if name in leaves),
         seconds=seconds,
     )
 
@@ -281,27 +286,38 @@ def _pulled_back(
     return dict(zip(leaves, gradients, strict=True)), None, seconds
 
 
-def _misused_memory(
-    found: dict[str, Tensor], guards: dict[str, Guarded], what: str
-) -> Problem | None:
-    """What the kernel did with memory that is not its own, or None."""
+def _view(found: dict[str, Tensor], guards: dict[str, Guarded]) -> Problem | None:
+    """An output that lies in an input's memory, or None."""
     for output, tensor in found.items():
         for name, guard in guards.items():
             if shares_memory(tensor, guard):
                 message = f"{output}: expected memory of its own; got a view of {name}"
                 return Problem(kind="aliases_input", message=message)
-    if changed := _changed(guards):
-        message = f"{what} changed {', '.join(changed)} in place"
-        return Problem(kind="input_changed", message=message)
-    for name, guard in guards.items():
-        if guards_changed(guard):
-            message = f"{what} wrote before the start or past the end of {name}"
-            return Problem(kind="wrote_outside", message=message)
     return None
 
 
-def _changed(guards: Mapping[str, Guarded]) -> tuple[str, ...]:
-    return tuple(name for name, guard in guards.items() if values_changed(guard))
+def _misused_memory(
+    changed: tuple[str, ...], outside: tuple[str, ...], what: str
+) -> Problem | None:
+    """What the kernel did with memory that is not its own, or None."""
+    if changed:
+        message = f"{what} changed {', '.join(changed)} in place"
+        return Problem(kind="input_changed", message=message)
+    if outside:
+        message = f"{what} wrote before the start or past the end of {outside[0]}"
+        return Problem(kind="wrote_outside", message=message)
+    return None
+
+
+def _touched(
+    guards: Mapping[str, Guarded],
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Names whose values have changed, and those whose guards have."""
+    if untouched(guards.values()):
+        return (), ()
+    changed = tuple(n for n, guard in guards.items() if values_changed(guard))
+    outside = tuple(n for n, guard in guards.items() if guards_changed(guard))
+    return changed, outside
 
 
 def _differences(runs: list[_Run]) -> dict[str, Mask]:

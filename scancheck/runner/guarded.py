@@ -1,5 +1,6 @@
 """Tensors between guard zones of NaN: reads outside poison, writes outside are seen."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -28,6 +29,12 @@ def guarded(values: Tensor) -> Guarded:
     inside.copy_(flat)
     tensor = inside.view(values.dtype).view(values.shape)
     return Guarded(tensor=tensor, buffer=buffer, pristine=buffer.clone())
+
+
+def untouched(guards: Iterable[Guarded]) -> bool:
+    """Whether no bit of any buffer has changed; all are waited for at once."""
+    touched = [(guard.buffer != guard.pristine).any() for guard in guards]
+    return not touched or not bool(torch.stack(touched).any())
 
 
 def values_changed(guard: Guarded) -> bool:

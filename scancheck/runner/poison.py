@@ -18,6 +18,7 @@ from torch import Tensor
 
 from scancheck.runner.device import CPU
 from scancheck.runner.device_memory import fill_cupy_memory, fill_free_memory
+from scancheck.runner.empty_tensors import empty_tensors_filled
 
 _NAN_BYTE = 0xFF
 _COPIES = 4  # outputs share the freed blocks with a kernel's own temporaries
@@ -73,8 +74,15 @@ def poison_freed_memory(sizes: Iterable[int], device: torch.device = CPU) -> Non
 
 
 @contextmanager
-def poisoned_allocations() -> Iterator[None]:
-    """Within, fresh memory of the C library is filled, where that library is glibc."""
+def poisoned_allocations(device: torch.device = CPU) -> Iterator[None]:
+    """Within, fresh memory of the C library is filled, where that library is glibc.
+
+    On a CUDA device so are the tensors that torch makes without writing them.
+    """
+    if device.type == "cuda":
+        with empty_tensors_filled(device, _byte.get()), poisoned_allocations():
+            yield
+        return
     library = _glibc()
     if library is None:
         yield

@@ -5,6 +5,7 @@ import pytest
 from numpy.typing import NDArray
 
 from scancheck.bounds.budget import budget_for
+from scancheck.bounds.error_system import ErrorSystem
 from scancheck.bounds.moments import moments_for
 from scancheck.contract import Contract, Structure
 from scancheck.ops.linear_scan import LINEAR_SCAN
@@ -124,3 +125,24 @@ def test_moments_equal_those_of_the_cpu(
     for name, root in (want or {}).items():
         assert got is not None
         assert_alike(root, got[name], card, name)
+
+
+@pytest.mark.parametrize("contract", CONTRACTS.values(), ids=CONTRACTS)
+@pytest.mark.parametrize("case", CASES)
+def test_one_tile_has_the_bits_of_two_passes(
+    case: str, contract: Contract, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a budget's states are kept for the adjoint, nothing else changes."""
+    op, tensors, switches, bars = CASES[case]
+    given = op, tensors, switches, contract, "fp32", bars
+    once = budget_for(*given)
+    monkeypatch.setattr(ErrorSystem, "alike_when_kept", False)
+    twice = budget_for(*given)
+    for left, right in (
+        (once.outputs, twice.outputs),
+        (once.gradients, twice.gradients),
+    ):
+        for name, allowance in left.items():
+            assert np.array_equal(allowance.error, right[name].error), name
+            assert np.array_equal(allowance.magnitude, right[name].magnitude), name
+            assert np.array_equal(allowance.overflows, right[name].overflows), name

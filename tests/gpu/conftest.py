@@ -78,6 +78,20 @@ def stale(a, b):
     )
 
 
+def freed_within(a, b):
+    """Hands out memory in which the right result was, freed by itself."""
+    h, state = scan(a, b)
+    del h
+    return torch.empty_like(b), state
+
+
+def of_many_sizes(a, b):
+    """Sums what it has not written, of sizes that the allocator has no block for."""
+    rooms = [torch.empty(n, device=b.device) for n in (3, 400_000, 5_000_000, 2**25)]
+    total = sum(room[-1] for room in rooms)
+    return scan(a, b)[0] + total, scan(a, b)[1]
+
+
 def stale_of_cupy(a, b):
     """The same in memory of CuPy's pool."""
     import cupy

@@ -102,6 +102,16 @@ def test_what_an_earlier_call_left_is_not_found(kernels: ModuleType) -> None:
     assert np.isnan(last).all()
 
 
+@pytest.mark.parametrize("name", ["freed_within", "of_many_sizes"])
+def test_memory_that_was_not_free_before_is_nan(kernels: ModuleType, name: str) -> None:
+    """What the call itself has freed, and what is new from the driver."""
+    torch.cuda.empty_cache()
+    assert np.isnan(run(kernels, name).outputs["h"]).all()
+    torch.cuda.empty_cache()
+    with memory_filled_with(0):
+        assert not np.isnan(run(kernels, name).outputs["h"]).any()
+
+
 def test_free_memory_is_filled_and_no_other() -> None:
     """Every cached block holds the byte afterwards, and tensors keep their values."""
     sizes = (1, 500, 5000, 700_000, 3_000_000, 30_000_000)

@@ -17,7 +17,7 @@ from scancheck.checks.oracle import (
     CaseReport,
     Request,
     check_case,
-    judging_device,
+    device_for_case,
 )
 from scancheck.contract import Contract, parse_contract
 from scancheck.gate import verify
@@ -234,7 +234,7 @@ def _device() -> bool:
     large = make_case("linear_scan", sizes, recipe=CASE.recipe, seed=1)
     op, devices = op_named("linear_scan"), ["cpu", "cuda:0"]
     requests = [Request(contract=Contract(), device=device) for device in devices]
-    return [judging_device(op, large, request) for request in requests] == devices
+    return [device_for_case(op, large, request) for request in requests] == devices
 
 
 REQUESTS: list[tuple[str, Callable[[], bool]]] = [

@@ -1,15 +1,10 @@
 """Every planted bug is red and named by its own cause; what is right is not red."""
 
-import contextlib
+from collections.abc import Callable
 
 import pytest
 
-from scancheck.checks.experiments import likely_cause
-from scancheck.checks.oracle import CaseReport
-from scancheck.contract import Contract
 from scancheck.gate import verify
-from scancheck.gate.findings import findings_of
-from scancheck.gate.loop import Judging
 from scancheck.kernel import Kernel
 from scancheck.kernels.faulty.catalog import controls, faulty
 from scancheck.kernels.models.catalog import (
@@ -20,38 +15,6 @@ from scancheck.kernels.models.catalog import (
     model,
 )
 
-
-class Named(Exception):
-    """The bug has been named; no further case is needed."""
-
-
-def causes_until(kernel: Kernel, dtype: str) -> list[str]:
-    """Causes of the red cases of a run, which ends when the kernel's own is named."""
-    run = Judging(
-        kernel=kernel,
-        contract=kernel.contract or Contract(),
-        declared=kernel.contract is not None,
-        profile="quick",
-        gradients=True,
-        require=frozenset(),
-        seed=0,
-        dtypes=(dtype,),
-    )
-    causes: list[str] = []
-
-    def look(done: int, total: int, report: CaseReport) -> None:
-        red = [item for item in run.tally.red if item.report is report]
-        causes.extend(likely_cause(i.kernel, i.report, i.check)[0] for i in red)
-        if red and kernel.symptom not in causes:  # a wider contract may say more
-            causes.extend(finding.cause for finding in findings_of(run.op, red, ""))
-        if kernel.symptom in causes:
-            raise Named
-
-    with contextlib.suppress(Named):
-        run.judge(None, look)
-    return causes
-
-
 # One format of each bug, in turn; benchmarks/campaign.py judges all of them in full.
 ONE_FORMAT = [
     pytest.param(kernel, dtype, id=f"{kernel.name}-{dtype}")
@@ -61,7 +24,9 @@ ONE_FORMAT = [
 
 
 @pytest.mark.parametrize(("kernel", "dtype"), ONE_FORMAT)
-def test_planted_bug_is_red_and_named(kernel: Kernel, dtype: str) -> None:
+def test_planted_bug_is_red_and_named(
+    kernel: Kernel, dtype: str, causes_until: Callable[[Kernel, str], list[str]]
+) -> None:
     """A case of the quick profile is red, and says what is wrong."""
     assert kernel.symptom in causes_until(kernel, dtype)
 

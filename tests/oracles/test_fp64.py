@@ -2,6 +2,7 @@
 
 import tracemalloc
 from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -455,3 +456,24 @@ def test_memory_stays_within_tiles(op: str, monkeypatch: pytest.MonkeyPatch) -> 
         )
         peaks.append(peak - kept)
     assert peaks[1] < peaks[0] + 2**14
+
+
+def test_one_tile_is_run_once(problem: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its states are kept for the adjoint, and give the bits of a second pass."""
+    passes = []
+
+    def lower(tile: Any, carry: Any) -> Any:
+        passes.append(carry)
+        return problem.op.lower(tile, carry)
+
+    watched = replace(problem.op, lower=lower)
+    found = []
+    for alike in (True, False):
+        monkeypatch.setattr(Fp64System, "alike_when_kept", alike)
+        solution = solve(Fp64System(), watched, *problem.arguments[1:])
+        found.append({**solution.outputs, **solution.gradients})
+        assert len(passes) == (1 if alike else 1 + 2)
+    once, twice = found
+    for name, number in once.items():
+        pairs = zip(number.components, twice[name].components, strict=True)
+        assert all(np.array_equal(*pair, equal_nan=True) for pair in pairs), name
