@@ -158,7 +158,7 @@ def _linear_scan(case: Case, dtype: torch.dtype, draw: torch.Generator) -> Drawn
         "growing": 0.8 * uniform - 0.2,
     }[case.gates]
     if case.gates == "subnormal":
-        b = b * (2.0**-22 if dtype is torch.float16 else 2.0**-136)
+        b = b * (2.0**-22 if dtype is torch.float16 else 2.0**-131)
     gate = logs
     if case.form == "a":
         sign = torch.rand((B, T, D), generator=draw) < 0.1
@@ -167,7 +167,7 @@ def _linear_scan(case: Case, dtype: torch.dtype, draw: torch.Generator) -> Drawn
     if "initial_state" in case.optional:
         tensors["initial_state"] = torch.randn((B, D), generator=draw)
         if case.gates == "subnormal":
-            tensors["initial_state"] *= 2.0**-136
+            tensors["initial_state"] *= 2.0**-131
     bars = [
         torch.randn((B, T, D), generator=draw).to(dtype),
         torch.randn((B, D), generator=draw),
@@ -192,7 +192,7 @@ def _selective_scan(case: Case, dtype: torch.dtype, draw: torch.Generator) -> Dr
     delta = 0.5 * normal(B, D, L) + (1.0 if case.gates == "strong" else -2.0)
     u = normal(B, D, L)
     if case.gates == "subnormal":
-        u = u * (2.0**-22 if dtype is torch.float16 else 2.0**-134)
+        u = u * (2.0**-22 if dtype is torch.float16 else 2.0**-130)
     keys = (B, N, L) if case.form == "time" else (B, G, N, L)
     tensors = {
         "u": u.to(dtype),
@@ -209,7 +209,7 @@ def _selective_scan(case: Case, dtype: torch.dtype, draw: torch.Generator) -> Dr
         "initial_state": normal(B, D, N),
     }
     if case.gates == "subnormal":
-        optional["initial_state"] *= 2.0**-134
+        optional["initial_state"] *= 2.0**-130
     tensors |= {k: x for k, x in optional.items() if k in case.optional}
     bars = [normal(B, D, L).to(dtype), normal(B, D, N)]
     return Drawn(
