@@ -6,8 +6,9 @@ Writes sanitizer.md and .csv: memcheck, racecheck, initcheck and synccheck over 
 shapes with tails of every kernel, forwards and with all gradients, one process for each
 tool and op. torch hands out blocks of their own, so that memcheck sees each end. So
 that a tool which sees nothing does not pass, each also runs a planted fault of its
-kind, which it must report. Needs a CUDA device and compute-sanitizer, of the CUDA
-toolkit. Exit code 1: a report on a kernel, or none on a fault.
+kind, which it must report, and racecheck a kernel from whose source a barrier is
+missing. Needs a CUDA device and compute-sanitizer, of the CUDA toolkit. Exit code 1: a
+report on a kernel, or none on a fault.
 """
 
 import os
@@ -18,6 +19,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from itertools import product
 from pathlib import Path
 
 from cuda_cases import Case
@@ -35,6 +37,7 @@ from evidence import (
 COMMAND = "python benchmarks/cuda_sanitizer.py"
 FIELDS = ("tool", "work", "calls", "reports", "first", "seconds", "commit")
 OPS = ("linear_scan", "selective_scan")
+MISSING_BARRIER = "missing barrier"
 DTYPES = ("fp32", "bf16")
 CASES = {
     "linear_scan": (
@@ -72,6 +75,7 @@ SUMMARY = re.compile(
 )
 WORKED = re.compile(r"^worked (?P<calls>\d+)$", re.MULTILINE)
 LIMIT_S = 300
+TOLD = 4000  # characters of a tool's output, where it is not as it must be
 
 
 def reports_of(output: str) -> int:
@@ -122,20 +126,27 @@ def checked(tool: str, work: str) -> Row:
         "PYTORCH_NO_CUDA_MEMORY_CACHING": "1",
         "CUDA_MODULE_LOADING": "LAZY",
     }
-    asked = work if work in OPS else tool
+    asked = tool if work == "fault" else work
     command = ["compute-sanitizer", "--tool", tool, "--print-limit", "5"]
     if tool == "racecheck":
         command += ["--racecheck-report", "all"]
-    done = subprocess.run(
-        [*command, sys.executable, __file__, "--work", asked],
-        capture_output=True,
-        text=True,
-        env=variables,
-        timeout=LIMIT_S,
-        check=False,
-    )
-    output = done.stdout + done.stderr
-    return row_of(tool, work, output, time.monotonic() - started)
+    try:
+        done = subprocess.run(
+            [*command, sys.executable, __file__, "--work", asked],
+            capture_output=True,
+            text=True,
+            env=variables,
+            timeout=LIMIT_S,
+            check=False,
+        )
+        output = done.stdout + done.stderr
+        row = row_of(tool, work, output, time.monotonic() - started)
+    except (subprocess.TimeoutExpired, ValueError) as error:
+        row = dict.fromkeys(FIELDS, "0") | {"tool": tool, "work": work}
+        return row | {"first": str(error)[:1000], "commit": commit()}
+    if not as_it_must_be(row):
+        print(output[-TOLD:], flush=True)
+    return row
 
 
 def rows(asked: list[tuple[str, str]]) -> Iterator[Row]:
@@ -146,7 +157,7 @@ def rows(asked: list[tuple[str, str]]) -> Iterator[Row]:
             yield future.result()
 
 
-def work_on(op: str) -> int:
+def work_on(op: str, only: str = "") -> int:
     """Runs the kernels of an op, each forwards and with its gradients; the calls."""
     import torch
     from cuda_cases import drawn
@@ -155,7 +166,7 @@ def work_on(op: str) -> int:
     from scancheck.kernels.cuda.catalog import kernels
 
     calls = 0
-    for kernel in (k for k in kernels() if k.op == op):
+    for kernel in (k for k in kernels() if k.op == op and only in k.name):
         for case in CASES[op]:
             for dtype in DTYPES:
                 given = drawn(kernel.name, case, dtype, "cuda")
@@ -163,6 +174,14 @@ def work_on(op: str) -> int:
                 calls += 1
         torch.cuda.synchronize()
     return calls
+
+
+def work_without_barrier() -> int:
+    """Runs a kernel whose source has lost a barrier."""
+    from scancheck.kernels.faulty.cuda_sources import HIDDEN_RACE, planted
+
+    with planted(HIDDEN_RACE):
+        return work_on("selective_scan", HIDDEN_RACE.kernel)
 
 
 def work_on_fault(tool: str) -> int:
@@ -189,9 +208,16 @@ def work_on_fault(tool: str) -> int:
     return 1
 
 
+def work_of(asked: str) -> int:
+    """What a process inside a tool does; the calls."""
+    if asked == MISSING_BARRIER:
+        return work_without_barrier()
+    return work_on(asked) if asked in OPS else work_on_fault(asked)
+
+
 def as_it_must_be(row: Row) -> bool:
     """No report on kernels that were called, or one on a fault."""
-    if row["work"] == "fault":
+    if row["work"] not in OPS:
         return int(row["reports"]) > 0
     return int(row["reports"]) == 0 and int(row["calls"]) > 0
 
@@ -214,7 +240,8 @@ def page(found: list[Row]) -> str:
     return (
         "# The CUDA kernels under compute-sanitizer\n\n"
         "A call is one kernel on one small shape and format, with all gradients; a "
-        "fault is planted, of the kind that the tool is for, and must be reported. "
+        "fault is planted, of the kind that the tool is for, and must be reported, and "
+        "so must a barrier that is taken out of a source. "
         f"{wrong} rows are not as they must be. Commit {commits}. Made by "
         f"`{COMMAND}`.\n\n"
         + table(("tool", "work", "calls", "reports", "first report", ""), body)
@@ -246,16 +273,17 @@ def main() -> int:
     parser.add_argument("--work", help="inside a tool: run an op, or a tool's fault")
     options = parser.parse_args()
     if options.work is not None:
-        work = work_on if options.work in OPS else work_on_fault
-        print("worked", work(options.work), flush=True)
+        print("worked", work_of(options.work), flush=True)
         return 0
     if shutil.which("compute-sanitizer") is None:
         print("compute-sanitizer is not installed", file=sys.stderr)
         return 2
     asked = [
         (tool, work)
-        for tool in FAULTS
-        for work in (*OPS, "fault")
+        for tool, work in (
+            *product(FAULTS, (*OPS, "fault")),
+            ("racecheck", MISSING_BARRIER),
+        )
         if chosen(f"{tool} {work}", options.match)
     ]
     kept = read_rows(options.output / "sanitizer.csv") if options.update else []

@@ -124,15 +124,19 @@ def test_planted_exit_code(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("against", [None, *cuda_graphs.FIELDS[5:9]])
-def test_graph_rows(against: str | None) -> None:
+def test_graph_rows(tmp_path: Path, against: str | None) -> None:
     """Each of the figures that must be 0 counts, and so does comparing nothing."""
     row = dict.fromkeys(cuda_graphs.FIELDS, "0") | {"values": "5", "commit": "c"}
     if against is not None:
         row[against] = "1"
     assert cuda_graphs.as_it_must_be(row) == (against is None)
     assert not cuda_graphs.as_it_must_be(row | {"values": "0"})
+    row["kernel"] = NAME
     wrong = 0 if against is None else 1
-    assert f"5 values: {wrong} rows" in cuda_graphs.page([row])
+    assert cuda_graphs.run([NAME], tmp_path, [], lambda: [[row]]) == wrong
+    assert f"5 values: {wrong} rows" in (tmp_path / "cuda_graphs.md").read_text()
+    assert cuda_graphs.run([NAME, "other"], tmp_path, [row], list) == 1
+    assert (against is None) == (cuda_graphs.told(row) == "")
 
 
 MEMCHECK = """========= COMPUTE-SANITIZER
@@ -160,7 +164,8 @@ def test_summaries_of_the_sanitizer() -> None:
     row = cuda_sanitizer.row_of("racecheck", "linear_scan", RACECHECK, 1.0)
     assert (row["calls"], row["reports"], row["first"]) == ("12", "0", "")
     assert cuda_sanitizer.as_it_must_be(row)
-    assert not cuda_sanitizer.as_it_must_be(row | {"work": "fault"})
+    for work in ("fault", cuda_sanitizer.MISSING_BARRIER):
+        assert not cuda_sanitizer.as_it_must_be(row | {"work": work})
     assert not cuda_sanitizer.as_it_must_be(row | {"calls": "0"})
     with pytest.raises(ValueError, match="expected a summary"):
         cuda_sanitizer.row_of("memcheck", "linear_scan", "worked 12\n", 1.0)

@@ -8,6 +8,7 @@ from scancheck.kernels.cuda import catalog, compile
 from scancheck.kernels.cuda.toolkit import compiler_unavailable
 from scancheck.kernels.faulty.cuda_sources import (
     FAULTS,
+    HIDDEN_RACE,
     SourceFault,
     edited,
     fault_named,
@@ -15,12 +16,13 @@ from scancheck.kernels.faulty.cuda_sources import (
     planted,
 )
 
-IDS = [f"{fault.kernel.split('.')[1]}-{fault.name}" for fault in FAULTS]
+EVERY = (*FAULTS, HIDDEN_RACE)
+IDS = [f"{fault.kernel.split('.')[1]}-{fault.name}" for fault in EVERY]
 
 
 def test_faults_say_what_they_are() -> None:
     """Names are unique in an op, causes are known, and each op has each kind."""
-    assert len(set(IDS)) == len(FAULTS)
+    assert len(set(IDS)) == len(EVERY)
     assert {fault.symptom for fault in FAULTS} <= set(CAUSES)
     for kind in ("missing barrier", "initial state ignored", "low precision"):
         ops = {fault.kernel.split(".")[1] for fault in FAULTS if fault.kind == kind}
@@ -30,7 +32,7 @@ def test_faults_say_what_they_are() -> None:
         fault_named("linear_scan", "none")
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=IDS)
+@pytest.mark.parametrize("fault", EVERY, ids=IDS)
 def test_every_edit_has_one_place(fault: SourceFault) -> None:
     """It changes its file, whose kernel is registered and takes the dtype."""
     text = (compile.SOURCES / fault.file).read_text("utf-8")
@@ -45,7 +47,7 @@ def test_every_edit_has_one_place(fault: SourceFault) -> None:
 @pytest.mark.skipif(
     compiler_unavailable() is not None, reason=str(compiler_unavailable())
 )
-@pytest.mark.parametrize("fault", FAULTS, ids=IDS)
+@pytest.mark.parametrize("fault", EVERY, ids=IDS)
 def test_every_edit_is_compiled(fault: SourceFault) -> None:
     """For sm_90 the instance has other code with the fault, and the old one after."""
     source, begins = fault.instance
