@@ -3,9 +3,9 @@
     python benchmarks/cuda_linear_scan.py [-o reports/h200/linear_scan_speed.md]
 
 Writes the page and, beside it, its rows as JSON; a run that is cut off goes on where it
-was. With --page the page is made anew from the rows, on any machine; the measurements
-need a CUDA device. Peers that are not installed are told with the reason. Exits 1 if a
-figure is missed.
+was, and --only takes some shapes by parts of their names. With --page the page is made
+anew from the rows, on any machine; the measurements need a CUDA device. Peers that are
+not installed are told with the reason. Exits 1 if a figure is missed.
 """
 
 import sys
@@ -36,6 +36,7 @@ from cuda_speed import (
     reference,
     time_once,
 )
+from evidence import chosen
 from torch import Tensor
 
 from scancheck.kernels.cuda.catalog import linear_scan
@@ -136,14 +137,14 @@ def main() -> int:
     rows_at = options.output.with_suffix(".json")
     if not options.page:
         store = Store(rows_at, environment(LINEAR_PEERS))
-        chosen = options.only.split(",") if options.only else SHAPES
-        for name in chosen:
+        for name in SHAPES:
+            if not chosen(name, options.only):
+                continue
             for dtype in DTYPES:
                 for measure in (forward, backward):
                     if store.has(name, dtype, measure.__name__):
                         continue
-                    copy = copy_rate()
-                    store.add(measure(name, dtype, copy))
+                    store.add(measure(name, dtype, copy_rate()))
                     free_memory()
                     print(name, dtype, measure.__name__, flush=True)
     text, good = page(*read(rows_at))

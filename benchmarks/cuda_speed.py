@@ -136,7 +136,9 @@ def environment(peers: Iterable[str]) -> dict[str, str]:
 def options_of(doc: str, output: str) -> argparse.ArgumentParser:
     """Options that all have."""
     parser = argparse.ArgumentParser(description=doc.splitlines()[0])
-    parser.add_argument("--only", default="", help="names of shapes, comma-separated")
+    parser.add_argument(
+        "--only", default="", help="parts of shapes' names, comma-separated"
+    )
     parser.add_argument("--page", action="store_true", help="from kept rows alone")
     parser.add_argument("-o", "--output", type=Path, default=Path(output))
     return parser
