@@ -53,9 +53,9 @@ exponentials over the time, over what the special-function units do at the highe
 of the device; softplus and silu take 3 more results of these units for every 16. The
 share of a copy is bytes of u, delta, z, B, C and y over the time, over the rate of a
 copy of 2 GiB in the same run. Errors are relative 2-norms of y against the certified
-fp64 oracle on the stored inputs. The loop in PyTorch was timed once, on at most the first 4096 steps, and scaled;
-the Triton loop is benchmarks/triton_scan.py. With a CUDA graph, nothing that the host
-does is in the time.
+fp64 oracle on the stored inputs. The loop in PyTorch was timed once, on at most the
+first 4096 steps, and scaled; the Triton loop is benchmarks/triton_scan.py. With a CUDA
+graph, nothing that the host does is in the time.
 """
 MEMORY = """\
 Kept is what the forward pass keeps for the backward one beside its results and inputs;
