@@ -1,6 +1,6 @@
 """The page on the speed of linear_scan from its rows: figures first, then all rows."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from cuda_speed import CAPTION, DTYPES, Found, Timing, by_key, cell, figures_table, told
 from evidence import table
@@ -101,7 +101,7 @@ def share(row: Timing) -> float:
     return moved / (row.ms / 1e3) / row.copy
 
 
-def _cells(found: Found):  # type: ignore[no-untyped-def]
+def _cells(found: Found) -> Callable[[Timing], tuple[str, ...]]:
     def cells(row: Timing) -> tuple[str, ...]:
         plain = found.get((*row.key[:3], PLAIN))
         times = None
