@@ -20,17 +20,17 @@ from cuda_peers import (
     accelerated_scan,
     accelerated_scan_of,
     chunk_hgrn,
-    fused_recurrent_hgrn,
     linear_loop,
 )
 from cuda_speed import (
     DTYPES,
+    Job,
     Store,
     Timing,
     copy_rate,
     environment,
     free_memory,
-    measured,
+    in_rounds,
     options_of,
     read,
     reference,
@@ -47,7 +47,7 @@ LOOP_STEPS = 4096
 """Of the loop in PyTorch, which is timed on the first steps and scaled."""
 
 
-def forward(name: str, dtype: str, copy: float) -> Iterator[Timing]:
+def forward(name: str, dtype: str, copy: float) -> Iterator[Job]:
     """Every kernel and peer on one shape and dtype."""
     a, g, b = inputs(name, dtype)
     row = partial(
@@ -63,29 +63,26 @@ def forward(name: str, dtype: str, copy: float) -> Iterator[Timing]:
             linear_scan("single_pass", variant).call, **{gate: {"a": a, "g": g}[gate]}
         )
         kernel = f"single_pass.{variant}"
-        yield measured(row(kernel=kernel), partial(call, b=b), truth[gate])
+        yield Job(row(kernel=kernel), partial(call, b=b), truth[gate])
     for algorithm in list(ALGORITHMS)[1:]:
         call = partial(linear_scan(algorithm, "plain").call, a=a, b=b)
-        yield measured(row(kernel=f"{algorithm}.plain"), call, truth["a"])
-    turned = truth.pop("a").mT.contiguous()
+        yield Job(row(kernel=f"{algorithm}.plain"), call, truth["a"])
+    turned = truth["a"].mT
     kernel = "accelerated_scan.scalar"
-    yield measured(row(kernel=kernel), accelerated_scan(a, b), turned)
-    del turned
-    yield measured(row(kernel="fla.chunk_hgrn"), chunk_hgrn(g, b), truth["g"])
-    kernel = "fla.fused_recurrent_hgrn"
-    yield measured(row(kernel=kernel), fused_recurrent_hgrn(g, b), truth["g"])
+    yield Job(row(kernel=kernel), accelerated_scan(a, b), turned)
+    yield Job(row(kernel="fla.chunk_hgrn"), chunk_hgrn(g, b), truth["g"])
     yield loop(row(kernel="PyTorch loop"), a, b)
 
 
-def loop(row: Timing, a: Tensor, b: Tensor) -> Timing:
+def loop(row: Timing, a: Tensor, b: Tensor) -> Job:
     """The loop on the first steps, its time scaled to all."""
     steps = min(LOOP_STEPS, b.shape[1])
     times = b.shape[1] // steps
     call = linear_loop(a[:, :steps], b[:, :steps])
-    return measured(row, call, timed=lambda call: times * time_once(call))
+    return Job(row, call, timed=lambda call: times * time_once(call))
 
 
-def backward(name: str, dtype: str, copy: float) -> Iterator[Timing]:
+def backward(name: str, dtype: str, copy: float) -> Iterator[Job]:
     """The backward pass of each variant and of peers, alone."""
     a, g, b = inputs(name, dtype)
     row = partial(
@@ -99,12 +96,12 @@ def backward(name: str, dtype: str, copy: float) -> Iterator[Timing]:
             return kernel(**{gate: x}, b=y)[0]
 
         call = pullback(scan, values, b)
-        yield measured(row(kernel=f"single_pass.{variant}"), call)
+        yield Job(row(kernel=f"single_pass.{variant}"), call)
     turned = a.mT.contiguous(), b.mT.contiguous()
     call = pullback(lambda x, y: accelerated_scan_of(x, y)(), *turned)
-    yield measured(row(kernel="accelerated_scan.scalar"), call)
+    yield Job(row(kernel="accelerated_scan.scalar"), call)
     call = pullback(lambda x, y: chunk_hgrn(x, y)()[0], g, b)
-    yield measured(row(kernel="fla.chunk_hgrn"), call)
+    yield Job(row(kernel="fla.chunk_hgrn"), call)
 
 
 def pullback(
@@ -144,7 +141,7 @@ def main() -> int:
                 for measure in (forward, backward):
                     if store.has(name, dtype, measure.__name__):
                         continue
-                    store.add(measure(name, dtype, copy_rate()))
+                    store.add(in_rounds(measure(name, dtype, copy_rate())))
                     free_memory()
                     print(name, dtype, measure.__name__, flush=True)
     text, good = page(*read(rows_at))

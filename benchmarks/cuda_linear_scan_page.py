@@ -37,7 +37,7 @@ def page(rows: list[Timing], environment: Mapping[str, str]) -> tuple[str, bool]
         "# Speed of linear_scan on "
         + environment.get("cuda_device", "an unknown device")
         + "\n",
-        f"Made by `python benchmarks/cuda_linear_scan.py`. {CAPTION}\n{WHAT}",
+        f"Made by `python benchmarks/cuda_linear_scan.py`.\n\n{CAPTION}{WHAT}",
         "## What is required\n",
         figures_table(figures),
         "## All kernels\n",

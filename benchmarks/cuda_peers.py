@@ -43,17 +43,6 @@ def chunk_hgrn(g: Tensor, b: Tensor) -> Call:
     return call
 
 
-def fused_recurrent_hgrn(g: Tensor, b: Tensor) -> Call:
-    """flash-linear-attention's kernel that goes step by step."""
-
-    def call() -> Any:
-        from fla.ops.hgrn import fused_recurrent_hgrn
-
-        return fused_recurrent_hgrn(b, g)
-
-    return call
-
-
 def linear_loop(a: Tensor, b: Tensor) -> Call:
     """A loop over time in PyTorch."""
     return lambda: linear_scan(a=a, b=b)["h"]

@@ -33,13 +33,14 @@ from cuda_selective_scan_page import (
 )
 from cuda_speed import (
     DTYPES,
+    Job,
     Store,
     Timing,
     copy_rate,
     environment,
     exp_rate,
     free_memory,
-    measured,
+    in_rounds,
     options_of,
     read,
     reference,
@@ -57,10 +58,16 @@ Tensors = dict[str, Tensor]
 LOOP_STEPS = 4096
 """Of the loop in PyTorch: longer inputs are timed on the first of them and scaled."""
 LOOPED = ("B16 D1536 L2048", FEW, "B1 D1536 L65536", "B8 D5120 L4096")
+"""Shapes on which the loops in PyTorch and Triton are timed too."""
 
 
-def forward(name: str, dtype: str, copy: float) -> Iterator[Timing]:
+def forward(name: str, dtype: str, copy: float) -> list[Timing]:
     """Every variant and peer on one shape and dtype."""
+    return in_rounds(forward_jobs(name, dtype, copy))
+
+
+def forward_jobs(name: str, dtype: str, copy: float) -> Iterator[Job]:
+    """The same, to be measured."""
     tensors = inputs(name, dtype)
     truth = reference(SELECTIVE_SCAN, tensors, {"delta_softplus": True})
     row = partial(
@@ -69,15 +76,13 @@ def forward(name: str, dtype: str, copy: float) -> Iterator[Timing]:
     calls = {variant: ours(variant, tensors) for variant in VARIANTS}
     calls[PEER] = mamba(tensors)
     for kernel, call in calls.items():
-        yield measured(row(kernel=kernel), call, truth)
+        yield Job(row(kernel=kernel), call, truth)
     if name == FEW:
         for kernel in ("fast", PEER):
             graph = row(kernel=f"{kernel}, CUDA graph")
-            yield measured(graph, calls[kernel], timed=time_of_replay)
-    if name in SLOW:
-        return
-    yield measured(row(kernel="Triton loop"), triton_selective_scan(tensors), truth)
+            yield Job(graph, calls[kernel], timed=time_of_replay)
     if name in LOOPED:
+        yield Job(row(kernel="Triton loop"), triton_selective_scan(tensors), truth)
         yield loop(row(kernel="PyTorch loop"), tensors)
 
 
@@ -96,19 +101,19 @@ def time_of_replay(call: Callable[[], Any]) -> float:
     return time_of(graph.replay)
 
 
-def loop(row: Timing, tensors: Tensors) -> Timing:
+def loop(row: Timing, tensors: Tensors) -> Job:
     """The loop on the first steps, its time scaled to all."""
     length = tensors["u"].shape[2]
     steps = min(LOOP_STEPS, length)
     cut = {n: x[..., :steps] if x.ndim == 3 else x for n, x in tensors.items()}
-    return measured(
+    return Job(
         row,
         selective_loop(cut),
         timed=lambda call: length / steps * time_once(call),
     )
 
 
-def backward(name: str, dtype: str, copy: float) -> Iterator[Timing]:
+def backward(name: str, dtype: str, copy: float) -> list[Timing]:
     """The backward pass of each variant and of the peer, alone."""
     tensors = inputs(name, dtype)
     row = partial(
@@ -119,11 +124,12 @@ def backward(name: str, dtype: str, copy: float) -> Iterator[Timing]:
         for variant in VARIANTS
     }
     scans[PEER] = lambda leaves: mamba(leaves)()
-    for kernel, scan in scans.items():
-        pullback = Pullback(scan, tensors)
-        timing = measured(row(kernel=kernel), pullback)
-        yield replace(timing, extra=pullback.extra, kept=pullback.kept)
-        del pullback
+    pullbacks = {kernel: Pullback(scan, tensors) for kernel, scan in scans.items()}
+    rows = in_rounds(Job(row(kernel=k), call) for k, call in pullbacks.items())
+    return [
+        replace(timing, extra=call.extra, kept=call.kept)
+        for timing, call in zip(rows, pullbacks.values(), strict=True)
+    ]
 
 
 class Pullback:

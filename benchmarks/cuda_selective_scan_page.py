@@ -74,7 +74,7 @@ def page(rows: list[Timing], environment: Mapping[str, str]) -> tuple[str, bool]
     head = "shape", "dtype", "kernel", "ms", "times faster than mamba_ssm", "times fast"
     parts = [
         f"# Speed of selective_scan on {where}\n",
-        f"Made by `python benchmarks/cuda_selective_scan.py`. {CAPTION}\n{WHAT}",
+        f"Made by `python benchmarks/cuda_selective_scan.py`.\n\n{CAPTION}{WHAT}",
         "## What is required\n",
         figures_table(figures),
         "## Forward\n",

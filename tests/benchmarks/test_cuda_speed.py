@@ -1,13 +1,26 @@
 """The speed benchmarks' rows, figures and truth; times need a device."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from cuda_linear_scan_page import PLAIN, SHAPES, page, share
 from cuda_oracles import page as oracle_page
-from cuda_speed import Store, Timing, by_key, error_of, measured, ratio, read, reference
+from cuda_speed import (
+    Job,
+    Store,
+    Timing,
+    by_key,
+    error_of,
+    in_rounds,
+    measured,
+    ratio,
+    read,
+    reference,
+)
 from figures import Figure
 
 from scancheck.ops.linear_scan import LINEAR_SCAN
@@ -62,6 +75,23 @@ def test_error_is_that_of_the_first_output() -> None:
     outputs = torch.tensor([3.0, 4.5]), torch.zeros(1)
     row = measured(ROW, lambda: outputs, truth, timed=lambda f: 7.0)
     assert (row.ms, row.error) == (7.0, 0.1)
+
+
+def test_the_shorter_time_of_two_rounds_counts() -> None:
+    """All jobs run once before any of them runs again; what failed does not."""
+    order: list[str] = []
+    times = {"a": iter([3.0, 2.0]), "b": iter([4.0, 5.0]), "long": iter([99.0])}
+
+    def job(name: str) -> Job:
+        def timed(call: Callable[[], Any]) -> float:
+            order.append(name)
+            return next(times[name])
+
+        return Job(replace(ROW, kernel=name, ms=None), lambda: None, None, timed)
+
+    rows = in_rounds(map(job, times))
+    assert [row.ms for row in rows] == [2.0, 4.0, 99.0]
+    assert order == ["a", "b", "long", "a", "b"]
 
 
 def test_share_counts_what_must_move() -> None:
