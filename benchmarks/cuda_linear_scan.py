@@ -1,163 +1,153 @@
-"""Speed of the CUDA linear_scan kernels, as shares of a copy and against peers.
+"""Speed of the CUDA linear_scan kernels, as shares of a copy and beside peers.
 
     python benchmarks/cuda_linear_scan.py [-o reports/h200/linear_scan_speed.md]
 
-Times are medians of triton.testing.do_bench. A share is bytes read and written, over
-the time, over what a copy of 2 GiB moves in the same run. Peers that are not installed
-are left out with the reason. Needs a CUDA device.
+Writes the page and, beside it, its rows as JSON; a run that is cut off goes on where it
+was, and --only takes some shapes by parts of their names. With --page the page is made
+anew from the rows, on any machine; the measurements need a CUDA device. Peers that are
+not installed are told with the reason. Exits 1 if a figure is missed.
 """
 
-import argparse
+import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import torch
-from triton.testing import do_bench
+from cuda_linear_scan_page import SHAPES, page
+from cuda_peers import (
+    LINEAR_PEERS,
+    accelerated_scan,
+    accelerated_scan_of,
+    chunk_hgrn,
+    linear_loop,
+)
+from cuda_speed import (
+    DTYPES,
+    Job,
+    Store,
+    Timing,
+    copy_rate,
+    environment,
+    free_memory,
+    in_rounds,
+    options_of,
+    read,
+    reference,
+    time_once,
+)
+from evidence import chosen
+from torch import Tensor
 
 from scancheck.kernels.cuda.catalog import linear_scan
 from scancheck.kernels.cuda.linear_scan_instances import ALGORITHMS, VARIANTS
+from scancheck.ops.linear_scan import LINEAR_SCAN
 
-SHAPES = ((8, 4096, 2048), (1, 65536, 2048))
-DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-FORWARD_ARRAYS, BACKWARD_ARRAYS = 3, 5
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timing:
-    """One measured kernel."""
-
-    shape: tuple[int, int, int]  # B, T, D
-    dtype: str
-    name: str
-    milliseconds: float | None  # None: it does not run here
-    arrays: int  # of the size of h, read or written
-    note: str = ""
+LOOP_STEPS = 4096
+"""Of the loop in PyTorch, which is timed on the first steps and scaled."""
 
 
-def time_of(call: Callable[[], Any]) -> float:
-    """Median milliseconds of a call."""
-    return float(do_bench(call, warmup=10, rep=40, return_mode="median"))
-
-
-def copy_rate() -> float:
-    """Bytes per second that a large copy reads and writes."""
-    source = torch.empty(2**29, device="cuda")
-    target = torch.empty_like(source)
-    return 2e3 * source.nbytes / time_of(lambda: target.copy_(source))
-
-
-def timings(shape: tuple[int, int, int], dtype: torch.dtype) -> Iterator[Timing]:
+def forward(name: str, dtype: str, copy: float) -> Iterator[Job]:
     """Every kernel and peer on one shape and dtype."""
-
-    def measured(name: str, call: Callable[[], Any], arrays: int) -> Timing:
-        try:
-            spent, note = time_of(call), ""
-        except Exception as error:
-            spent, note = None, f"{type(error).__name__}: {error}".splitlines()[0]
-        told = str(dtype).removeprefix("torch.")
-        return Timing(
-            shape=shape,
-            dtype=told,
-            name=name,
-            milliseconds=spent,
-            arrays=arrays,
-            note=note,
-        )
-
-    a = (1 - 0.1 * torch.rand(shape, device="cuda")).to(dtype)
-    g, b = a.float().log().to(dtype), torch.randn(shape, device="cuda").to(dtype)
+    a, g, b = inputs(name, dtype)
+    row = partial(
+        Timing, shape=name, dtype=dtype, direction="forward", ms=None, copy=copy
+    )
+    truth = {
+        gate: reference(LINEAR_SCAN, {gate: x, "b": b}, {})
+        for gate, x in (("a", a), ("g", g))
+    }
     for variant, policy in VARIANTS.items():
-        gates = {"g": g} if policy.of_decays is None else {"a": a}
-        call = linear_scan("single_pass", variant).call
-        yield measured(
-            f"single_pass.{variant}",
-            lambda call=call, gates=gates: call(**gates, b=b),
-            FORWARD_ARRAYS,
+        gate = "g" if policy.of_decays is None else "a"
+        call = partial(
+            linear_scan("single_pass", variant).call, **{gate: {"a": a, "g": g}[gate]}
         )
+        kernel = f"single_pass.{variant}"
+        yield Job(row(kernel=kernel), partial(call, b=b), truth[gate])
     for algorithm in list(ALGORITHMS)[1:]:
-        call = linear_scan(algorithm, "plain").call
-        yield measured(
-            f"{algorithm}.plain", lambda call=call: call(a=a, b=b), FORWARD_ARRAYS
-        )
-    yield measured("single_pass.plain backward", backward(a, b), BACKWARD_ARRAYS)
-    yield measured("accelerated_scan.scalar", triton_scan(a, b), FORWARD_ARRAYS)
-    yield measured("fla chunk_hgrn", chunk_hgrn(g, b), FORWARD_ARRAYS)
+        call = partial(linear_scan(algorithm, "plain").call, a=a, b=b)
+        yield Job(row(kernel=f"{algorithm}.plain"), call, truth["a"])
+    turned = truth["a"].mT
+    kernel = "accelerated_scan.scalar"
+    yield Job(row(kernel=kernel), accelerated_scan(a, b), turned)
+    yield Job(row(kernel="fla.chunk_hgrn"), chunk_hgrn(g, b), truth["g"])
+    yield loop(row(kernel="PyTorch loop"), a, b)
 
 
-def backward(a: torch.Tensor, b: torch.Tensor) -> Callable[[], Any]:
-    """The backward pass of the plain kernel alone."""
-    leaves = [x.clone().requires_grad_() for x in (a, b)]
-    h, _ = linear_scan("single_pass", "plain").call(a=leaves[0], b=leaves[1])
-    return lambda: torch.autograd.grad(h, leaves, b, retain_graph=True)
+def loop(row: Timing, a: Tensor, b: Tensor) -> Job:
+    """The loop on the first steps, its time scaled to all."""
+    steps = min(LOOP_STEPS, b.shape[1])
+    times = b.shape[1] // steps
+    call = linear_loop(a[:, :steps], b[:, :steps])
+    return Job(row, call, timed=lambda call: times * time_once(call))
 
 
-def triton_scan(a: torch.Tensor, b: torch.Tensor) -> Callable[[], Any]:
-    """accelerated-scan's Triton kernel on its own layout, [B, C, T]."""
+def backward(name: str, dtype: str, copy: float) -> Iterator[Job]:
+    """The backward pass of each variant and of peers, alone."""
+    a, g, b = inputs(name, dtype)
+    row = partial(
+        Timing, shape=name, dtype=dtype, direction="backward", ms=None, copy=copy
+    )
+    for variant, policy in VARIANTS.items():
+        gate, values = ("a", a) if policy.of_decays is not None else ("g", g)
+        kernel = linear_scan("single_pass", variant).call
+
+        def scan(x: Tensor, y: Tensor, kernel: Any = kernel, gate: str = gate) -> Any:
+            return kernel(**{gate: x}, b=y)[0]
+
+        call = pullback(scan, values, b)
+        yield Job(row(kernel=f"single_pass.{variant}"), call)
+    turned = a.mT.contiguous(), b.mT.contiguous()
+    call = pullback(lambda x, y: accelerated_scan_of(x, y)(), *turned)
+    yield Job(row(kernel="accelerated_scan.scalar"), call)
+    call = pullback(lambda x, y: chunk_hgrn(x, y)()[0], g, b)
+    yield Job(row(kernel="fla.chunk_hgrn"), call)
+
+
+def pullback(
+    scan: Callable[[Tensor, Tensor], Tensor], gate: Tensor, b: Tensor
+) -> Callable[[], Any]:
+    """The backward pass of a scan; its forward pass runs at the first call."""
+    leaves = [x.detach().requires_grad_() for x in (gate, b)]
+    cotangent, outputs = torch.randn_like(b), []
 
     def call() -> Any:
-        from accelerated_scan.scalar import scan
+        if not outputs:
+            outputs.append(scan(*leaves))
+        return torch.autograd.grad(outputs[0], leaves, cotangent, retain_graph=True)
 
-        return scan(gates, tokens)
-
-    gates, tokens = a.mT.contiguous(), b.mT.contiguous()
     return call
 
 
-def chunk_hgrn(g: torch.Tensor, b: torch.Tensor) -> Callable[[], Any]:
-    """flash-linear-attention's chunked kernel."""
-
-    def call() -> Any:
-        from fla.ops.hgrn import chunk_hgrn
-
-        return chunk_hgrn(b, g)
-
-    return call
+def inputs(name: str, dtype: str) -> tuple[Tensor, Tensor, Tensor]:
+    """Decays in 0.9 to 1, their logarithms, and normal drives."""
+    torch.manual_seed(0)
+    shape, kind = SHAPES[name], DTYPES[dtype]
+    decays = 1 - 0.1 * torch.rand(shape, device="cuda")
+    b = torch.randn(shape, device="cuda").to(kind)
+    return decays.to(kind), decays.log().to(kind), b
 
 
-def table(rows: list[Timing], rate: float) -> str:
-    """The rows as a Markdown table; ratios are to the plain kernel of their group."""
-    lines = [
-        f"{torch.cuda.get_device_name()}, torch {torch.__version__}; "
-        f"copy {rate / 1e9:.0f} GB/s",
-        "",
-        "| B, T, D | dtype | kernel | ms | share of copy | times plain |",
-        "|---|---|---|---|---|---|",
-    ]
-    plain: dict[Any, float] = {}
-    for row in rows:
-        where = f"| {', '.join(map(str, row.shape))} | {row.dtype} | {row.name} "
-        if row.milliseconds is None:
-            lines.append(f"{where}| {row.note} | | |")
-            continue
-        width = torch.tensor([], dtype=getattr(torch, row.dtype)).element_size()
-        moved = row.arrays * width * torch.Size(row.shape).numel()
-        share = moved / (row.milliseconds / 1e3) / rate
-        base = plain.setdefault((row.shape, row.dtype), row.milliseconds)
-        lines.append(
-            f"{where}| {row.milliseconds:.4f} | {share:.3f} "
-            f"| {row.milliseconds / base:.3f} |"
-        )
-    return "\n".join(lines) + "\n"
-
-
-def main() -> None:
-    """Measures, prints the table, and keeps it where asked."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("-o", type=Path, help="Markdown file to write")
-    output = parser.parse_args().o
-    rate = copy_rate()
-    rows = []
-    for shape in SHAPES:
-        for dtype in DTYPES:
-            rows += timings(shape, dtype)
-    text = table(rows, rate)
-    print(text)
-    if output is not None:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        output.write_text(text, encoding="utf-8")
+def main() -> int:
+    """Measures what is not there yet, and writes the page."""
+    options = options_of(__doc__, "reports/h200/linear_scan_speed.md").parse_args()
+    rows_at = options.output.with_suffix(".json")
+    if not options.page:
+        store = Store(rows_at, environment(LINEAR_PEERS))
+        for name in SHAPES:
+            if not chosen(name, options.only):
+                continue
+            for dtype in DTYPES:
+                for measure in (forward, backward):
+                    if store.has(name, dtype, measure.__name__):
+                        continue
+                    store.add(in_rounds(measure(name, dtype, copy_rate())))
+                    free_memory()
+                    print(name, dtype, measure.__name__, flush=True)
+    text, good = page(*read(rows_at))
+    options.output.write_text(text, encoding="utf-8")
+    return int(not good)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
