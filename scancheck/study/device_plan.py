@@ -1,6 +1,5 @@
 """The sweep on a CUDA device: its kernels, and their models on the same cases."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -14,13 +13,13 @@ from scancheck.study.configurations import FORMS, Configuration, way_of
 from scancheck.study.plan import Job
 
 SECTION = "device"
+Cases = tuple[tuple[str, int], ...]  # recipe and tokens
 # Of fewer chains rho is not judged (numerics 2.8).
 SIZES = {
     "linear_scan": {"B": 1, "D": 16},
     "selective_scan": {"B": 1, "D": 16, "N": MAMBA_STATES},
 }
-# Everyday gates, and the recipe on which rho may judge.
-RECIPES = (*REGIMES, "gaussian_slow")
+RHO_RECIPE = "gaussian_slow"  # on which rho may judge
 # By op the algorithm whose gradients are measured: the backward pass is one for all.
 BACKWARD = {"linear_scan": "single_pass", "selective_scan": "sequential"}
 # How built-in models compute what CUDA kernels do, nearly.
@@ -38,24 +37,41 @@ EXACT_VARIANTS = {
 class DeviceSweep:
     """How much a profile sweeps on a device."""
 
-    steps: tuple[int, ...]  # tokens
-    exact_steps: tuple[int, ...]  # of the built-in models, which are slow
+    steps: tuple[int, ...]  # tokens, of the everyday gates
+    rho_steps: int  # of RHO_RECIPE
+    exact_steps: dict[str, tuple[int, ...]]  # of the built-in models by op
     gradient_steps: tuple[int, ...]
     gradient_recipes: tuple[str, ...]
+
+    @property
+    def cases(self) -> Cases:
+        """Recipes and lengths of the outputs."""
+        return (*product(REGIMES, self.steps), (RHO_RECIPE, self.rho_steps))
+
+    @property
+    def gradient_cases(self) -> Cases:
+        """Recipes and lengths of gradients."""
+        return tuple(product(self.gradient_recipes, self.gradient_steps))
 
 
 DEVICE_SWEEPS = {
     "quick": DeviceSweep(
         steps=(2048, 65536),
-        exact_steps=(2048,),
+        rho_steps=2048,
+        # Their bounds are emulated, which takes long with many states.
+        exact_steps={"linear_scan": (2048, 65536), "selective_scan": (2048,)},
         gradient_steps=(2048,),
         gradient_recipes=("regime_slow_gate", "regime_mamba_defaults"),
     ),
     "full": DeviceSweep(
         steps=(256, 2048, 16384, 65536, 262144),
-        exact_steps=(256, 2048, 16384),
+        rho_steps=16384,
+        exact_steps={
+            "linear_scan": (256, 2048, 16384, 65536, 262144),
+            "selective_scan": (256, 2048, 16384),
+        },
         gradient_steps=(2048, 16384),
-        gradient_recipes=RECIPES,
+        gradient_recipes=(*REGIMES, RHO_RECIPE),
     ),
 }
 
@@ -83,13 +99,8 @@ def device_plan(profile: str, seed: int, device: str) -> tuple[Job, ...]:
     models = {kernel.name: kernel for kernel in cuda_catalog.models()}
     jobs: list[Job] = []
 
-    def add(
-        way: Configuration,
-        recipes: Iterable[str],
-        steps: Iterable[int],
-        cotangent: str | None = None,
-    ) -> None:
-        for recipe, count in product(recipes, steps):
+    def add(way: Configuration, cases: Cases, cotangent: str | None = None) -> None:
+        for recipe, count in cases:
             sizes = SIZES[way.op] | {op_named(way.op).time_axis: count}
             job = Job(
                 configuration=way,
@@ -111,10 +122,12 @@ def device_plan(profile: str, seed: int, device: str) -> tuple[Job, ...]:
         for storage in kernel.dtypes:
             for side in (kernel, model):
                 way = way_of(side, storage)
-                add(way, RECIPES, sweep.steps)
+                add(way, sweep.cases)
                 if differentiable and side.gradients:
-                    add(way, sweep.gradient_recipes, sweep.gradient_steps, "dense")
-            add(exact_beside(kernel.name, storage), RECIPES, sweep.exact_steps)
+                    add(way, sweep.gradient_cases, "dense")
+            within = sweep.exact_steps[kernel.op]
+            exact = tuple(case for case in sweep.cases if case[1] in within)
+            add(exact_beside(kernel.name, storage), exact)
     return tuple(dict.fromkeys(jobs))
 
 

@@ -28,7 +28,8 @@ def test_a_tiny_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels pass on the device; those with a model of their own have its bits."""
     tiny = device_plan.DeviceSweep(
         steps=(300,),
-        exact_steps=(300,),
+        rho_steps=300,
+        exact_steps={"linear_scan": (300,), "selective_scan": (300,)},
         gradient_steps=(100,),
         gradient_recipes=("gaussian_slow",),
     )

@@ -63,12 +63,13 @@ def sweep(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Stud
     """Sweeps kernels of the given changes by variant; leaves its page in tmp_path."""
     tiny = device_plan.DeviceSweep(
         steps=(20, 300),
-        exact_steps=(300,),
+        rho_steps=300,
+        exact_steps={"linear_scan": (300,), "selective_scan": (300,)},
         gradient_steps=(20,),
         gradient_recipes=("regime_slow_gate",),
     )
     monkeypatch.setitem(device_plan.DEVICE_SWEEPS, "quick", tiny)
-    monkeypatch.setattr(device_plan, "RECIPES", ("regime_slow_gate", "gaussian_slow"))
+    monkeypatch.setattr(device_plan, "REGIMES", ("regime_slow_gate",))
     monkeypatch.setattr(device_plan, "usable_device", lambda asked: f"{asked}:0")
     monkeypatch.setattr(command, "_workers", lambda: 1)
 
@@ -94,18 +95,18 @@ def test_bits_are_compared_with_the_model(sweep: Callable[..., Study]) -> None:
     plain, fast = kernel_lines(device_lines(study.rows))
     assert plain.kernel == "single pass plain"
     assert plain.own and not fast.own
-    # h and the final state of 8 cases; with gradients of 2 more, those of g and b too.
-    assert (plain.same, plain.compared) == (24, 24)
-    assert (plain.passed, plain.tensors) == (24, 24)
+    # h and the final state of 6 cases; with gradients of 2 more, those of g and b too.
+    assert (plain.same, plain.compared) == (20, 20)
+    assert (plain.passed, plain.tensors) == (20, 20)
     assert plain.times_model == 1.0
-    assert fast.same < fast.compared == 24
+    assert fast.same < fast.compared == 20
     assert list(plain.errors) == ["slow gate (0.9999)", "gaussian_slow"]
     assert list(plain.excess) == ["bf16"]
     assert plain.rho is not None
     assert 0.9 < (plain.times_exact or 0.0) < 1.1
     text = " ".join(device_sentences(study.rows))
-    assert "All 48 tensors of 2 CUDA kernels are within their budgets." in text
-    assert "CPU models have them in all 24 tensors." in text
+    assert "All 40 tensors of 2 CUDA kernels are within their budgets." in text
+    assert "CPU models have them in all 20 tensors." in text
     assert "the hardware's exponential have at most 1.0" in text
     assert "linear_scan in fp32, slow gate (0.9999), 300 tokens" in text
 
@@ -114,12 +115,12 @@ def test_other_bits_are_told(sweep: Callable[..., Study], tmp_path: Path) -> Non
     """One element that is one ulp off is no fault of the budget, and seen."""
     study = sweep(plain=one_ulp_up)
     (line,) = kernel_lines(device_lines(study.rows))
-    assert line.passed == line.tensors == 24
-    assert line.same == 24 - 5  # h in fp32, and no gradient
+    assert line.passed == line.tensors == 20
+    assert line.same == 20 - 4  # h in fp32, and no gradient
     text = " ".join(device_sentences(study.rows))
-    assert "have others in 5 of 24 tensors: linear_scan single pass plain" in text
+    assert "have others in 4 of 20 tensors: linear_scan single pass plain" in text
     page = (tmp_path / "index.html").read_text()
-    assert '<td class="number FAIL">19/24</td>' in page
+    assert '<td class="number FAIL">16/20</td>' in page
     assert '<td class="FAIL">other</td>' in page
 
 
