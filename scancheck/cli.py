@@ -210,6 +210,14 @@ def report(
         str | None,
         typer.Option("--op", help="What --inputs are of, where their names differ."),
     ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(
+            "--device",
+            metavar="cpu|cuda[:N]",
+            help="cuda: sweep the CUDA kernels, beside their CPU models; default: cpu.",
+        ),
+    ] = None,
     fresh: Annotated[
         bool,
         typer.Option(
@@ -231,6 +239,10 @@ def report(
             raise CaseInvalid("report: --op belongs to --inputs FILE")
         if seed is not None and inputs is not None:
             raise CaseInvalid("report: --inputs has its own tensors; --seed draws some")
+        if device not in (None, "cpu") and inputs is not None:
+            raise CaseInvalid(
+                f"report: --inputs is for the CPU models; got --device {device}"
+            )
         return write_report(
             output,
             profile or "quick",
@@ -239,10 +251,12 @@ def report(
             inputs=inputs,
             op=op,
             fresh=fresh,
+            device=device,
         )
-    if profile is not None or seed is not None or inputs is not None or fresh:
+    given = (profile, seed, inputs, device)
+    if fresh or any(option is not None for option in given):
         raise CaseInvalid(
-            "report: --profile, --seed, --inputs and --fresh make new rows; "
+            "report: --profile, --seed, --inputs, --device and --fresh make new rows; "
             f"{rows} has them already"
         )
     return rerender(rows, output, _console())

@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -256,6 +257,9 @@ def test_report_of_stored_rows(
         (("r.parquet", "--fresh"), "r.parquet has them already"),
         (("r.parquet", "--inputs", "x.npz"), "r.parquet has them already"),
         (("-o", "k.py"), "-o k.py: cannot be made"),
+        (("--device", "tpu"), "--device: expected cpu, cuda or cuda:N; got 'tpu'"),
+        (("--device", "cuda", "--inputs", "x.npz"), "--inputs is for the CPU models"),
+        (("r.parquet", "--device", "cuda"), "r.parquet has them already"),
     ],
 )
 def test_mistakes_of_report(
@@ -294,6 +298,26 @@ def test_device_that_is_not_here_is_exit_4(
         assert capsys.readouterr().err.endswith(
             "scancheck: k.py:scan cannot run on cuda:1: torch is built without CUDA\n"
         )
+    assert run("report", "--device", "cuda", "-o", "page") == 4
+    assert capsys.readouterr().err == (
+        "scancheck: report cannot run on cuda: torch is built without CUDA\n"
+    )
+    assert not Path("page").exists()
+
+
+def test_report_without_cupy_is_exit_4(
+    run: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A device that torch can use is not enough for the CUDA kernels."""
+    (first,) = [k for k in kernels() if k.name == "cuda.linear_scan.single_pass.plain"]
+    missing = replace(first, unavailable="CuPy is not installed")
+    monkeypatch.setattr("scancheck.kernels.cuda.catalog.kernels", lambda: (missing,))
+    monkeypatch.setattr("scancheck.runner.device.why_no_cuda", lambda: None)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    assert run("report", "--device", "cuda:0") == 4
+    assert capsys.readouterr().err == (
+        "scancheck: report cannot run on cuda:0: CuPy is not installed\n"
+    )
 
 
 @pytest.fixture

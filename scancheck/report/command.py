@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from scancheck.study.store import Study
 
 ROWS, PAGE = "rows.parquet", "index.html"
-MOST_WORKERS = 8
+MOST_WORKERS = 16
 
 
 def report(
@@ -26,15 +26,19 @@ def report(
     inputs: Path | None = None,
     op: str | None = None,
     fresh: bool = False,
+    device: str | None = None,
 ) -> int:
     """Writes rows and page of a profile into the folder `output`; the exit code.
+
+    On a CUDA `device` the sweep is of the CUDA kernels, which run and are judged there.
 
     Rows that are there already, measured by the same code, are not measured again
     unless `fresh` is asked for. With `inputs` the sweep is of that file's tensors. On
     Ctrl-C rows and page of what was measured are written before it is passed on.
 
     Raises CaseInvalid for an unknown profile, unfit inputs, or a folder that cannot be
-    written, and RecordUnreadable for an inputs file that cannot be read.
+    written, RecordUnreadable for an inputs file that cannot be read, and
+    KernelUnavailable with the reason for a device that is not to be had.
     """
     from scancheck.report.study_progress import study_progress
     from scancheck.study.plan import plan
@@ -42,7 +46,11 @@ def report(
     from scancheck.study.sweep import known_rows, run_study
 
     told = ""
-    if inputs is None:
+    if device not in (None, "cpu"):
+        from scancheck.study.device_plan import device_plan, usable_device
+
+        jobs = device_plan(profile, seed, usable_device(device))
+    elif inputs is None:
         jobs = plan(profile, seed)
     else:
         from scancheck.captured import in_words, read_captured

@@ -18,6 +18,13 @@ from scancheck.report.curves import (
     length_figures,
     position_figures,
 )
+from scancheck.report.device_errors import (
+    by_gate,
+    device_lines,
+    device_sentences,
+    gradients,
+    kernel_lines,
+)
 from scancheck.report.everyday import accuracies, everyday, sentences
 from scancheck.report.failures import failures
 from scancheck.report.hazards import hazard_tables
@@ -66,8 +73,11 @@ def render(parquet: Path, output: Path) -> str:
 
 
 def lead(rows: Sequence[Row]) -> list[str]:
-    """The answer in a few sentences: everyday gates first, else ordinary inputs."""
-    return sentences(rows) or [headline(_ordinary(rows))]
+    """The answer in a few sentences.
+
+    Of CUDA kernels, else of everyday gates, else of ordinary inputs.
+    """
+    return device_sentences(rows) or sentences(rows) or [headline(_ordinary(rows))]
 
 
 def _ordinary(rows: Sequence[Row]) -> list[Row]:
@@ -94,6 +104,7 @@ def page(study: Study, source: str) -> str:
         "memory": tokens_in_words,
         "listed": listed,
         "exact": _exact,
+        "yes": _yes,
     }
     style = (TEMPLATES / "style.css").read_text(encoding="utf-8")
     return environment.get_template("page.html.j2").render(
@@ -106,17 +117,27 @@ def _exact(value: float | None) -> str:
     return MISSING if value is None else f"{value:.9g}"
 
 
+def _yes(value: bool | None) -> str:
+    return MISSING if value is None else "same" if value else "other"
+
+
 def _content(study: Study) -> dict[str, Any]:
     """Everything the template names."""
     rows = study.rows
     ops = list(dict.fromkeys(row.op for row in rows))
     subjects = list(dict.fromkeys(row.subject for row in rows))
     ordinary = _ordinary(rows)
+    device = device_lines(rows)
     cases = {
         (row.kernel, row.case_id, row.cotangent) for row in rows if row.kind == "case"
     }
     return {
         "study": study,
+        "device": device,
+        "device_kernels": kernel_lines(device),
+        "device_examples": {x.row.op: x.row.kernel for x in reversed(device)},
+        "device_gates": by_gate(device),
+        "device_gradients": gradients(device),
         "lead": lead(rows),
         "headline": headline(ordinary),
         "ops": ops,

@@ -11,6 +11,7 @@ import scancheck.recipes.catalog
 
 # What renders a page, or starts a run, changes no measurement.
 _NOT_MEASURING = ("report", "adapters", "gate", "campaign")
+_SOURCES = (".py", ".cu", ".cuh")
 _COMPUTING = ("numpy", "torch", "numba", "mpmath")
 
 
@@ -25,7 +26,9 @@ def code_digest() -> str:
     }
     digest = hashlib.sha256()
     for name, root in roots.items():
-        for path in sorted(root.rglob("*.py")):
+        for path in sorted(root.rglob("*.*")):
+            if path.suffix not in _SOURCES:
+                continue
             inside = path.relative_to(root)
             folder = inside.parts[0]
             if name == "scancheck" and (

@@ -8,6 +8,8 @@ from itertools import product
 from scancheck.errors import CaseInvalid
 from scancheck.formats import FORMATS
 from scancheck.kernel import Kernel
+from scancheck.kernels.cuda import catalog as cuda
+from scancheck.kernels.models import cuda_catalog
 from scancheck.kernels.models.catalog import ALGORITHMS, VARIANTS, model
 from scancheck.ops import op_named
 from scancheck.runner.signature import accepted_parameters
@@ -26,7 +28,11 @@ LARGEST_PAIRWISE_CHUNK = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configuration:
-    """One way to compute: algorithm, variant and formats."""
+    """One way to compute: algorithm, variant and formats.
+
+    The algorithm is one of the built-in models', or that of a CUDA kernel or of its CPU
+    model, with what their names have before the op: `cuda.` or `model.cuda.`.
+    """
 
     op: str
     storage: str  # format of the op's tensors
@@ -36,9 +42,17 @@ class Configuration:
     state: str | None = None  # None: as computed; or storage
     chunk: int | None = None
 
+    @property
+    def by_name(self) -> bool:
+        """Whether it is a kernel with a name, whose chunk size cannot be chosen."""
+        return "." in self.algorithm
+
 
 def kernel_of(way: Configuration) -> Kernel:
-    """The built-in model that computes this way; raises CaseInvalid without one."""
+    """The kernel that computes this way; raises CaseInvalid without one."""
+    if way.by_name:
+        side, _, algorithm = way.algorithm.rpartition(".")
+        return _named(f"{side}.{way.op}.{algorithm}.{way.variant}")
     chunk = {} if way.chunk is None else {"chunk": way.chunk}
     return model(
         way.op,
@@ -47,6 +61,26 @@ def kernel_of(way: Configuration) -> Kernel:
         compute=way.compute,
         state=way.state,
         **chunk,
+    )
+
+
+def _named(name: str) -> Kernel:
+    """The CUDA kernel, or the CPU model of one, that has this name."""
+    for kernel in (*cuda.kernels(), *cuda_catalog.models()):
+        if kernel.name == name:
+            return kernel
+    raise CaseInvalid(f"kernel {name!r} is unknown")
+
+
+def way_of(kernel: Kernel, storage: str) -> Configuration:
+    """How a CUDA kernel, or the CPU model of one, computes with a storage format."""
+    side, _, algorithm, variant = kernel.name.rsplit(".", 3)
+    return Configuration(
+        op=kernel.op,
+        storage=storage,
+        algorithm=f"{side}.{algorithm}",
+        variant=variant,
+        chunk=kernel.chunk,
     )
 
 

@@ -1,12 +1,13 @@
 """A case report to rows: what the report page needs to know of every tensor."""
 
+import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from scancheck.bounds.budget import budget_for, storage_dtype
-from scancheck.checks.oracle import CaseReport
+from scancheck.checks.oracle import CaseReport, Request, judging_device
 from scancheck.contract import Contract, resolve
 from scancheck.formats import FORMATS, FloatArray, Format, round_array, ulp
 from scancheck.kernel import Kernel
@@ -46,7 +47,7 @@ def rows_of(
     `probable` holds the probable bound of outputs, where it is known.
     """
     op = op_named(report.case.op)
-    for measured in _measured(op, report, probable):
+    for measured in _measured(op, report, job, probable):
         row = _case_row(op, report, job, kernel, measured)
         yield row
         if measured.name != op.outputs[0].name:
@@ -60,12 +61,19 @@ def rows_of(
 
 
 def _measured(
-    op: Op, report: CaseReport, probable: Mapping[str, FloatArray]
+    op: Op, report: CaseReport, job: Job, probable: Mapping[str, FloatArray]
 ) -> Iterator[Measured]:
     """Every tensor that the kernel returned; outputs first, in the op's order."""
     inputs, dtype = report.inputs, report.case.dtype
+    request = Request(contract=ANY_ORDER, device=job.device)
     sums = budget_for(
-        op, inputs.tensors, inputs.switches, ANY_ORDER, dtype, report.cotangents
+        op,
+        inputs.tensors,
+        inputs.switches,
+        ANY_ORDER,
+        dtype,
+        report.cotangents,
+        device=judging_device(op, report.case, request),
     )
     for prefix, found, truths, magnitudes in (
         ("", report.metrics, report.truth.outputs, sums.outputs),
@@ -181,7 +189,17 @@ def _case_row(
         ),
         log_decay=_number(mean_log),
         strongest_log_decay=_number(strongest_log),
+        bits=_bits(report, measured.name) if job.section == "device" else None,
     )
+
+
+def _bits(report: CaseReport, tensor: str) -> str:
+    """A digest of the kernel's values; every NaN counts as the same."""
+    values = report.outcome.outputs.get(tensor)
+    if values is None:
+        values = report.outcome.gradients[tensor.removeprefix("d")]
+    alike = np.where(np.isnan(values), np.nan, values)
+    return hashlib.sha256(alike.tobytes()).hexdigest()[:16]
 
 
 def _number(value: float | None) -> float | None:

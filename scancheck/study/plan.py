@@ -24,7 +24,7 @@ from scancheck.study.configurations import (
 from scancheck.study.sweeps import SWEEPS, Sweep
 
 Sizes = tuple[tuple[str, int], ...]  # all of the op's, in the order of names
-SECTIONS = ("grid", "growth", "hazard", "regime", "gradient", "captured")
+SECTIONS = ("grid", "growth", "hazard", "regime", "gradient", "captured", "device")
 SIZES = {
     "linear_scan": {"B": 1, "D": 32},
     "selective_scan": {"B": 1, "D": 16, "N": 4},
@@ -45,6 +45,7 @@ class Job:
     cotangent: str | None = None  # kind of cotangents; None: forward only
     keep: tuple[str, ...] = ()  # of position, in_chunk, length rows; sorted
     file: str | None = None  # of captured tensors, in place of the recipe
+    device: str = "cpu"  # that judges, and on which CUDA kernels run
 
 
 def plan(profile: str, seed: int) -> tuple[Job, ...]:
@@ -258,6 +259,12 @@ def case_of(job: Job) -> Case:
 
 
 def key_of(job: Job) -> str:
-    """A short name of everything that a job's rows depend on beside the code."""
-    text = json.dumps(asdict(job), sort_keys=True)
+    """A short name of everything that a job's rows depend on beside the code.
+
+    Without a device it is that of a job which knows none.
+    """
+    told = asdict(job)
+    if job.device == "cpu":
+        del told["device"]
+    text = json.dumps(told, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -5,6 +5,7 @@ from types import UnionType
 from typing import Any, get_args
 
 SCHEMA_VERSION = 2
+LATER_COLUMNS = ("bits",)  # not in files none of whose rows has them
 KINDS = ("case", "position", "in_chunk", "length", "step")
 FORM_WORDS: dict[str | None, str] = {"g": "{op}, log gates g", "a": "{op}, decays a"}
 
@@ -69,6 +70,7 @@ class Row:
     step_b: float | None = None  # what it adds to the state
     wanted: float | None = None  # true output of the step
     got: float | None = None  # the kernel's
+    bits: str | None = None  # digest of the tensor's values, in a sweep on a device
 
     @property
     def subject(self) -> str:

@@ -22,12 +22,9 @@ def step_rows(
     whole = next((row for row in rows if row.kind == "case" and row.sequence), None)
     if whole is None or whole.verdict not in (Verdict.FAIL, Verdict.NONFINITE):
         return []
-    found = step_by_step(
-        kernel,
-        report,
-        request,
-        lambda chunk: kernel_of(replace(job.configuration, chunk=chunk)),
-    )
+    way = job.configuration
+    with_chunk = None if way.by_name else lambda n: kernel_of(replace(way, chunk=n))
+    found = step_by_step(kernel, report, request, with_chunk)
     if found is None:
         return []
     return [

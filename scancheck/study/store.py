@@ -3,7 +3,7 @@
 import json
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from scancheck.errors import RecordUnreadable
-from scancheck.study.row import KINDS, SCHEMA_VERSION, Row, column_types
+from scancheck.study.row import (
+    KINDS,
+    LATER_COLUMNS,
+    SCHEMA_VERSION,
+    Row,
+    column_types,
+)
 
 _ARROW = {
     str: pa.string(),
@@ -36,6 +42,7 @@ class Study:
     jobs: int = 0  # that were planned
     done: int = 0  # of them
     inputs: str = ""  # the captured tensors in words, where the sweep is of them
+    device: str = "cpu"  # whose kernels were swept
 
 
 def write_study(study: Study, path: Path) -> None:
@@ -43,9 +50,14 @@ def write_study(study: Study, path: Path) -> None:
 
     Raises OSError when the folder does not exist or cannot be written.
     """
+    empty = {
+        name
+        for name in LATER_COLUMNS
+        if all(getattr(row, name) is None for row in study.rows)
+    }
     table = pa.Table.from_pylist(
         [_record(row) for row in study.rows],
-        schema=_schema().with_metadata({_KEY: _metadata(study)}),
+        schema=_schema(empty).with_metadata({_KEY: _metadata(study)}),
     )
     handle, name = tempfile.mkstemp(dir=path.parent, suffix=".part")
     os.close(handle)
@@ -82,11 +94,12 @@ def read_study(path: Path) -> Study:
     return Study(rows=tuple(_row(path, record) for record in records), **about)
 
 
-def _schema() -> pa.Schema:
+def _schema(left_out: Collection[str]) -> pa.Schema:
     return pa.schema(
         [
             pa.field(name, _ARROW[kind], nullable=optional)
             for name, (kind, optional) in column_types().items()
+            if name not in left_out
         ]
     )
 
@@ -107,6 +120,8 @@ def _metadata(study: Study) -> bytes:
         "done": study.done,
         "inputs": study.inputs,
     }
+    if study.device != "cpu":
+        about["device"] = study.device
     return json.dumps(about, sort_keys=True).encode()
 
 
@@ -134,6 +149,7 @@ def _about(path: Path, metadata: Mapping[bytes, bytes]) -> dict[str, Any]:
             "jobs": int(about["jobs"]),
             "done": int(about["done"]),
             "inputs": str(about["inputs"]),
+            "device": str(about.get("device", "cpu")),
         }
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise RecordUnreadable(f"{path}: damaged metadata ({error!r})") from error
@@ -141,7 +157,7 @@ def _about(path: Path, metadata: Mapping[bytes, bytes]) -> dict[str, Any]:
 
 def _check_columns(path: Path, schema: pa.Schema) -> None:
     """Raises RecordUnreadable unless the columns are those of `Row`."""
-    expected = _schema()
+    expected = _schema(set(LATER_COLUMNS) - set(schema.names))
     if schema.names != expected.names or schema.types != expected.types:
         odd = sorted(set(schema.names) ^ set(expected.names))
         raise RecordUnreadable(
@@ -152,7 +168,7 @@ def _check_columns(path: Path, schema: pa.Schema) -> None:
 
 def _row(path: Path, record: dict[str, Any]) -> Row:
     for name, (_, optional) in column_types().items():
-        if record[name] is None and not optional:
+        if not optional and record[name] is None:
             raise RecordUnreadable(f"{path}: column {name} has an empty value")
     row = Row(**record)
     if row.kind not in KINDS:

@@ -5,13 +5,13 @@ import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from math import prod
 from multiprocessing import active_children, get_context
 
 from scancheck.bounds.moments import lambda_factor, moments_for
 from scancheck.captured import captured_inputs
-from scancheck.checks.judging_device import judging_device
 from scancheck.checks.oracle import CaseReport, Request, check_inputs
 from scancheck.contract import Contract
 from scancheck.environment import describe
@@ -30,17 +30,30 @@ from scancheck.study.store import Study
 FALSE_ALARM_RATE = 1e-6  # p of semantics.md, shared by all elements of the sweep
 SAVED_EVERY = 30.0  # seconds: what a crash may cost
 
+DEVICE = "cuda_device"  # name of it in the environment
+# The jobs of one CUDA kernel and format are neighbours: one process compiles it.
+AT_ONCE_ON_DEVICE = 8
+
 Progress = Callable[[int, int, Job, list[Row]], None]  # done, of, job, its rows
 Known = Mapping[str, list[Row]]  # rows by key of their job
 
 
 def known_rows(study: Study) -> dict[str, list[Row]]:
-    """The rows of a stored study by job; none where other code measured them."""
+    """The rows of a stored study by job.
+
+    None where other code measured them, or another device.
+    """
     found: dict[str, list[Row]] = {}
-    if study.code == code_digest():
+    if study.code == code_digest() and _same_device(study):
         for row in study.rows:
             found.setdefault(row.job, []).append(row)
     return found
+
+
+def _same_device(study: Study) -> bool:
+    if study.device == "cpu":
+        return True
+    return study.environment.get(DEVICE) == describe(full=True).get(DEVICE)
 
 
 def run_study(
@@ -76,6 +89,7 @@ def run_study(
             code=code_digest(),
             jobs=len(jobs),
             done=len(done),
+            device=next((job.device for job in jobs), "cpu"),
         )
 
     elements = sum(_elements(job) for job in jobs)
@@ -106,12 +120,13 @@ def _results(
     if workers <= 1:
         yield from map(measured, jobs)
         return
+    at_once = 2 if all(job.device == "cpu" for job in jobs) else AT_ONCE_ON_DEVICE
     others = set(active_children())
     pool = ProcessPoolExecutor(
         workers, mp_context=get_context("spawn"), initializer=_prepare_worker
     )
     try:
-        yield from pool.map(measured, jobs, chunksize=2)
+        yield from pool.map(measured, jobs, chunksize=at_once)
     except BaseException:
         # Waiting for them would make Ctrl-C slow, and a second one hang: what they
         # have not handed over is lost either way.
@@ -136,6 +151,8 @@ def _prepare_worker() -> None:
 def job_rows(job: Job, elements: int) -> list[Row]:
     """The rows of one job; `elements` is the number judged in the whole sweep."""
     kernel, case = kernel_of(job.configuration), case_of(job)
+    if "cpu" not in kernel.devices:
+        kernel = replace(kernel, devices=(job.device,))
     contract = kernel.contract or Contract()
     request = Request(
         contract=contract,
@@ -143,7 +160,7 @@ def job_rows(job: Job, elements: int) -> list[Row]:
         gradients=job.cotangent is not None,
         elements=elements,
         p=FALSE_ALARM_RATE,
-        device=judging_device(kernel)[0],
+        device=job.device,
     )
     inputs = build(case) if job.file is None else captured_inputs(job.file, case)
     bars = None

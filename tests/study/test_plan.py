@@ -161,6 +161,7 @@ def test_a_key_follows_from_every_field() -> None:
         replace(job, recipe="x"),
         replace(job, keep=("length",)),
         replace(job, file="x"),
+        replace(job, device="cuda:0"),
         replace(job, sizes=(*job.sizes, ("x", 1))),
         replace(job, configuration=replace(job.configuration, chunk=7)),
     ]

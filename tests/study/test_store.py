@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -75,13 +75,26 @@ def test_rows_come_back(
 
 
 def test_file_can_be_read_without_scancheck(stored: Path) -> None:
-    """Columns are those of Row, metadata is JSON with version, seed, environment."""
+    """Columns are those of Row, metadata is JSON with version, seed, environment.
+
+    Without a device there is no column of bits.
+    """
     table = pq.read_table(stored)
-    assert table.schema.names == [field.name for field in fields(Row)]
+    assert table.schema.names == [f.name for f in fields(Row) if f.name != "bits"]
     about = json.loads(table.schema.metadata[b"scancheck"])
     assert about["schema_version"] == 2
     assert about["seed"] == 3
     assert about["environment"]["cpu"] == "x"
+    assert "device" not in about
+
+
+def test_a_study_of_a_device_says_so(tmp_path: Path) -> None:
+    """Its file has the bits, and its metadata the device."""
+    path = tmp_path / "rows.parquet"
+    study = replace(study_of(some_row(bits="0f"), some_row()), device="cuda:1")
+    write_study(study, path)
+    assert pq.read_table(path).column("bits").to_pylist() == ["0f", None]
+    assert read_study(path) == study
 
 
 def test_a_failed_write_leaves_the_old_file(
