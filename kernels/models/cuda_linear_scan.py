@@ -14,7 +14,6 @@ G_{t+1} + hbar_t takes the same rows and chunks from the last to the first. What
 from chunk to chunk, S_out and the adjoint, is rounded to the format of the state.
 """
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +23,7 @@ from numpy.typing import NDArray
 from torch.autograd.function import once_differentiable
 
 from scancheck.formats import Format, format_named
+from scancheck.kernels.models.cuda_arithmetic import numbers_of, stored
 from scancheck.kernels.models.cuda_functions import exp, fma, on_array
 from scancheck.kernels.models.jit import jit
 
@@ -93,20 +93,6 @@ def rounded(variant, x, low):
     if variant in (KAHAN, FULL) and np.isfinite(x):
         return x + low
     return x
-
-
-@jit()
-def stored(x, state):
-    """x rounded to nearest even in the format (precision, emin, largest) of a state."""
-    if x == 0.0 or not np.isfinite(x):
-        return x
-    precision, emin, largest = state
-    _, exponent = math.frexp(np.float64(x))
-    spacing = math.ldexp(1.0, max(exponent - 1, emin) - precision + 1)
-    nearest = np.rint(np.float64(x) / spacing) * spacing
-    if abs(nearest) > largest:
-        nearest = math.copysign(np.inf, nearest)
-    return np.float32(nearest)
 
 
 @jit()
@@ -358,7 +344,7 @@ class _LinearScan(torch.autograd.Function):
         adjoint = np.empty_like(held)
         start = final_bar.flatten().numpy()
         drive = _lanes(hbar)
-        cut, kept = (order.rows, order.steps), _numbers(state)
+        cut, kept = (order.rows, order.steps), numbers_of(state)
         adjoint_chain(variant, *cut, kept, decay_after, drive, start, adjoint)
         with np.errstate(all="ignore"):
             gate_bar = adjoint * before
@@ -382,14 +368,9 @@ def _states(
 ) -> tuple[FloatArray, FloatArray]:
     """The states before and after each step, [N, T]; fills in edges."""
     before, after = np.empty_like(drive), np.empty_like(drive)
-    how = order.rows, order.steps, order.doubling, groups, _numbers(state)
+    how = order.rows, order.steps, order.doubling, groups, numbers_of(state)
     chain(variant, *how, held, drive, edges, before, after)
     return before, after
-
-
-def _numbers(state: Format) -> tuple[int, int, float]:
-    """What `stored` takes of a format."""
-    return state.precision, state.emin, state.largest
 
 
 def _decays(

@@ -132,7 +132,8 @@ __global__ void __launch_bounds__(LANES* ROWS, BLOCKS)
         start.value = initial[place];
       }
       if ((chunk + 1ll) * CHUNK < length) {
-        const State after = stored<Kept>(applied<VARIANT, true>(total, start));
+        State after = applied<VARIANT, true>(total, start);
+        after.value = stored<Kept>(after.value);
         Carry<VARIANT>::hand_on(workspace, turn, chunk, place, lanes, after);
       }
       if (edges) put_edge<VARIANT>(edges, edge, start);

@@ -124,7 +124,8 @@ __global__ void __launch_bounds__(LANES* ROWS, BLOCKS)
         start = Carry<VARIANT>::await(workspace, turn, link, place, lanes);
       }
       if (chunk > 0) {
-        const State handed = stored<Kept>(applied<VARIANT, true>(after, start));
+        State handed = applied<VARIANT, true>(after, start);
+        handed.value = stored<Kept>(handed.value);
         Carry<VARIANT>::hand_on(workspace, turn, link, place, lanes, handed);
       }
       adjoint_starts[c] = start;

@@ -44,13 +44,6 @@ __device__ __forceinline__ Affine step_map(float gate, float drive) {
   return {Decay::held(gate), drive, 0.0f, 0.0f};
 }
 
-// The state as it crosses from chunk to chunk: rounded to nearest even in Kept.
-template <typename Kept>
-__device__ __forceinline__ State stored(State state) {
-  const float values[1] = {state.value};
-  return {packed<Kept, 1>(values).at(0), state.rest};
-}
-
 // The chain through chunks, links counted from 0; lane of `lanes` in all.
 template <Variant VARIANT>
 struct Carry {
