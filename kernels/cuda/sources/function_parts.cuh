@@ -76,13 +76,15 @@ __device__ __forceinline__ float scaled(float value, float shifted) {
   return __uint_as_float((__float_as_uint(shifted) << 23) + __float_as_uint(value));
 }
 
-// c0 + c1 x + ..., by Horner's rule.
-template <int COUNT>
+// c[FIRST] + c[FIRST + 1] x + ..., by Horner's rule. Not a loop, which is unrolled too late
+// to be ordered with what is around it.
+template <int FIRST = 0, int COUNT>
 __device__ __forceinline__ float polynomial(float x, const float (&c)[COUNT]) {
-  float p = c[COUNT - 1];
-#pragma unroll
-  for (int i = COUNT - 2; i >= 0; i--) p = __fmaf_rn(x, p, c[i]);
-  return p;
+  if constexpr (FIRST == COUNT - 1) {
+    return c[FIRST];
+  } else {
+    return __fmaf_rn(x, polynomial<FIRST + 1>(x, c), c[FIRST]);
+  }
 }
 
 // 2^f, |f| <= 1/2.

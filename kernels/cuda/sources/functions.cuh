@@ -94,7 +94,8 @@ struct Reproducible {
 
   // log(1 + x) for 0 <= x <= 1.
   static __device__ __forceinline__ float log1p_unit(float x) {
-    return __fmaf_rn(__fmul_rn(x, x), polynomial(x, LOG1P), x);
+    const float p = polynomial(x, LOG1P);
+    return __fmaf_rn(__fmul_rn(x, x), p, x);
   }
 
   static __device__ __forceinline__ float log(float x) {
@@ -155,7 +156,8 @@ struct Reproducible {
     const float n = __fsub_rn(*shifted, SHIFT);
     float r = __fmaf_rn(-n, LN_2_SHORT, x);
     r = __fmaf_rn(-n, LN_2_REST, r);
-    return __fmaf_rn(__fmul_rn(r, r), polynomial(r, EXPM1), r);
+    const float p = polynomial(r, EXPM1);
+    return __fmaf_rn(__fmul_rn(r, r), p, r);
   }
 
   // The exponent bits k << 23 for which x 2^-k lies in [0.75, 1.5).
@@ -165,7 +167,8 @@ struct Reproducible {
 
   // log(1 + f) for -0.25 <= f <= 0.5.
   static __device__ __forceinline__ float log_reduced(float f) {
-    return __fmaf_rn(__fmul_rn(f, f), polynomial(f, LOG), f);
+    const float p = polynomial(f, LOG);
+    return __fmaf_rn(__fmul_rn(f, f), p, f);
   }
 };
 
