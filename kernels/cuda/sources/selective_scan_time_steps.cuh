@@ -1,5 +1,4 @@
-// The states of selective_scan_time, four side by side: in the steps of a lane, and over
-// the lanes of a warp.
+// What a lane of selective_scan_time does in its own steps, four states side by side.
 #pragma once
 
 #include "selective_scan_recurrence.cuh"
@@ -26,56 +25,6 @@ __device__ __forceinline__ float pairwise_sum(const float (&values)[COUNT]) {
     }
   }
   return sums[0];
-}
-
-// What a lane knows of the steps of one tile.
-template <int VECTOR>
-struct TileSteps {
-  float d[VECTOR], written[VECTOR];
-  float lanes[TIME_SIDE];  // sums of d over the steps of each lane of the group
-  float group;             // over all of them
-};
-
-// From the ends of the four lanes of a group, of the lane's state, to the states before
-// them; `carry`, the state before the tile, becomes that behind it.
-template <class Functions>
-__device__ __forceinline__ void scan_groups(float* at, float scaled, float* carry,
-                                            const float (&lanes)[TIME_SIDE],
-                                            float group) {
-  const int lane = threadIdx.x % 32;
-  const float4 four = *reinterpret_cast<const float4*>(at);
-  const float ends[TIME_SIDE] = {four.x, four.y, four.z, four.w};
-  float decays[TIME_SIDE];
-#pragma unroll
-  for (int i = 0; i < TIME_SIDE; i++) {
-    decays[i] = decay_of<Functions, false>(lanes[i], scaled);
-  }
-  float whole = decay_of<Functions, false>(group, scaled);
-  float end = ends[0];
-#pragma unroll
-  for (int i = 1; i < TIME_SIDE; i++) end = __fmaf_rn(decays[i], end, ends[i]);
-  const float before = *carry;
-  if (lane < TIME_SIDE) end = __fmaf_rn(whole, before, end);
-#pragma unroll
-  for (int distance = TIME_SIDE; distance < 32; distance *= 2) {
-    const float end_below = __shfl_up_sync(0xffffffffu, end, distance);
-    const float whole_below = __shfl_up_sync(0xffffffffu, whole, distance);
-    if (lane >= distance) {
-      end = __fmaf_rn(whole, end_below, end);
-      whole = __fmul_rn(whole, whole_below);
-    }
-  }
-  const float below = __shfl_up_sync(0xffffffffu, end, TIME_SIDE);
-  float states[TIME_SIDE];
-  states[0] = lane < TIME_SIDE ? before : below;
-#pragma unroll
-  for (int i = 1; i < TIME_SIDE; i++) {
-    states[i] = __fmaf_rn(decays[i - 1], states[i - 1], ends[i - 1]);
-  }
-  *reinterpret_cast<float4*>(at) =
-      make_float4(states[0], states[1], states[2], states[3]);
-  // After the shuffles, so that every lane has read it.
-  if (lane >= 32 - TIME_SIDE) *carry = end;
 }
 
 template <class Functions, int VECTOR>
