@@ -69,7 +69,7 @@ def _sigmoid_all(x: Parts, z: Parts) -> None:
 
 
 class Loops(NamedTuple):
-    """The compiled loops of one kind of number: operands, then the result, each flat."""
+    """The compiled loops of one kind of number: flat operands, and the result."""
 
     add: Callable[..., None]
     multiply: Callable[..., None]
