@@ -13,8 +13,8 @@ struct BackwardLayout {
   static constexpr int VECTOR = 16 / sizeof(Storage);  // steps in 16 bytes
   static constexpr int TILE = 4 * VECTOR;
   static constexpr int BLOCKS = TILE / BLOCK_STEPS;
-  static constexpr int ROW = 64;               // bytes
-  static constexpr int ROWS = 16 * ROW;        // of one tensor
+  static constexpr int ROW = 64;         // bytes
+  static constexpr int ROWS = 16 * ROW;  // of one tensor
   // Bytes of a warp: rows, starts, meeting, crossing.
   static constexpr int STARTS = 4 * ROWS;
   static constexpr int MEETING = STARTS + BLOCKS * 1024;
