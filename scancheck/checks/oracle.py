@@ -28,7 +28,9 @@ from scancheck.verdict import Check, Verdict, first_wrong, judge, worst_verdict
 FloatArray = NDArray[np.float64]
 
 # State entries over all steps from which on a card judges: below, a processor is done
-# before kernels are loaded and arrays moved.
+# before kernels are loaded and arrays moved. An H200 takes 8 ms or more for linear_scan
+# and 35 ms for selective_scan however small the case, and is as fast as a processor
+# between 2**16 and 2**19 entries, by the number of lanes; loading takes seconds.
 CARD_ENTRIES = 2**20
 # Fewer independent chains than this say too little for rho and lambda (numerics 2.8).
 MIN_CHAINS = 16
