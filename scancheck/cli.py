@@ -108,6 +108,9 @@ def verify(
     _check(profile, seed)
     dtypes = _listed("--dtype", dtype)
 
+    from scancheck.kernel_server import start_for_cuda
+
+    start_for_cuda(target, device)
     from scancheck.gate import verify as judge
     from scancheck.record import to_json, write_json
     from scancheck.report.case_progress import case_progress

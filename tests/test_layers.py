@@ -17,7 +17,7 @@ LAYERS = (
     ("contract", "case", "kernel"),
     ("ops",),
     ("recipes", "oracles", "kernels"),
-    ("bounds", "runner", "bridge", "captured", "capturing"),
+    ("bounds", "runner", "kernel_server", "bridge", "captured", "capturing"),
     ("metrics", "screen"),
     ("verdict", "diagnosis"),
     ("checks", "probe"),

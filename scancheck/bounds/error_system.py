@@ -13,7 +13,7 @@ from scancheck.bounds.error_tile import (
     STATE_ROWS,
     run_adjoint,
     run_forward,
-    write_state,
+    settle_all,
 )
 from scancheck.bounds.gate_gradient import reverse_sums
 from scancheck.bounds.rules import Rules, Store, reverse_additions
@@ -150,14 +150,8 @@ class ErrorSystem:
 
     def end(self, state: Any, total: int) -> ErrorNumber:
         """The final state, stored in the state's format."""
-        shape = state.shape[1:]
-        out = np.empty((STATE_ROWS, 1, *shape))
-        path = self.path(total)[total]
-        for g, k, lane in np.ndindex(*shape):
-            one = np.ascontiguousarray(state[:, g, k, lane])
-            e = scan.settle(one, self.coefficients, path)
-            e = scan.sharper(e, one[scan.RUNNING])
-            write_state(out, 0, g, k, lane, one, self.coefficients, e, one[scan.PEAK])
+        out = np.empty((STATE_ROWS, 1, *state.shape[1:]))
+        settle_all(state.copy(), self.coefficients, self.path(total)[total], out)
         number = ErrorNumber(self.rules, *out[:4, 0])
         return number.stored(self.rules.state_store)
 

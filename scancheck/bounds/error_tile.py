@@ -137,6 +137,21 @@ def run_forward(
 
 
 @jit(**NO_ALLOCATION)
+def settle_all(s, c, path, out):
+    """Entry 0 of out [5, 1, G, K, L]: the states s [COMPONENTS, G, K, L], settled.
+
+    `path` is the table's row of the steps so far. Peaks in s join their total errors.
+    """
+    _, groups, keys, lanes = s.shape
+    for g in range(groups):
+        for k in range(keys):
+            for lane in range(lanes):
+                one = s[:, g, k, lane]
+                e = sharper(settle(one, c, path), one[RUNNING])
+                write_state(out, 0, g, k, lane, one, c, e, one[PEAK])
+
+
+@jit(**NO_ALLOCATION)
 def run_adjoint(w, y, s, next_w, c, states, start, total, every, path, begin, stop):
     """Runs G_t = w_{t+1} G_{t+1} + y_t back through a tile, tasks begin..stop.
 

@@ -7,19 +7,19 @@ from threading import Event
 from scancheck.campaign.trial import Failure, Judged, Trial, steps_of
 from scancheck.campaign.worker import prepare
 from scancheck.contract import Contract
+from scancheck.kernel_server import FIRST_BACKWARD
 from scancheck.runner.outcome import ProblemKind
 from scancheck.runner.own_process import Loader
 from scancheck.runner.process import AnsweringProcess, Ended, allowed_s
 from scancheck.runner.serving import KernelInterrupt
 from scancheck.verdict import Verdict
 
-# Imported once, by the server that the processes are forked from. The last one is what
-# PyTorch imports at the first backward pass, a second each time.
+# Imported once, by the server that the processes are forked from.
 PRELOADED = (
     "scancheck.campaign.worker",
     "scancheck.campaign.preload",
     "scancheck.registry",
-    "torch.fx.experimental.symbolic_shapes",
+    FIRST_BACKWARD,
 )
 
 

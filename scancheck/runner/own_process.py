@@ -9,6 +9,7 @@ import torch
 
 from scancheck.formats import FloatArray
 from scancheck.kernel import Kernel
+from scancheck.kernel_server import FOR_ONE_KERNEL
 from scancheck.ops import op_named
 from scancheck.ops.normal_form import Op, spec_of
 from scancheck.recipes.inputs import Inputs
@@ -24,8 +25,6 @@ from scancheck.runner.process import (
 from scancheck.runner.serving import Answer, KernelInterrupt
 
 Loader = Callable[[], Kernel]  # picklable: called again in each process
-# Imported once, by the server that the processes are forked from.
-_PRELOADED = ("scancheck.registry", "scancheck.runner.own_process")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +50,7 @@ def in_own_process(
     CaseInvalid where the kernel cannot be loaded there.
     """
     process = AnsweringProcess(
-        partial(_prepare, load), preload=_PRELOADED, threads=torch.get_num_threads()
+        partial(_prepare, load), preload=FOR_ONE_KERNEL, threads=torch.get_num_threads()
     )
     try:
         process.start()

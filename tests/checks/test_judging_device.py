@@ -269,4 +269,8 @@ def test_relations_are_judged_there_too(
         assert left.certified.all()
         assert right.certified.all()
     for name, allowance in here.budget.outputs.items():
-        assert np.array_equal(allowance.error, there.budget.outputs[name].error)
+        other = there.budget.outputs[name]
+        if card == "host":
+            assert np.array_equal(allowance.error, other.error)
+        else:  # as tests/bounds/test_card.py
+            np.testing.assert_allclose(allowance.error, other.error, rtol=1e-11)
