@@ -490,6 +490,21 @@ FAULTS = (
         instance=(_SELECTIVE_BACK, "selective_scan_backward_steps<float, Reproducible"),
     ),
     SourceFault(
+        name="skip_gradient_missing",
+        kernel="cuda.selective_scan.sequential.reproducible",
+        kind="gradient term dropped",
+        symptom="gradient_missing",
+        # Of many channels in whole vectors alone.
+        file="selective_scan_backward_rows.cuh",
+        edits=(
+            (
+                "D_bar[c] = __fmaf_rn(pbar[c], u[c], D_bar[c]);",
+                "D_bar[c] = 0.0f;",
+            ),
+        ),
+        instance=(_SELECTIVE_BACK, "selective_scan_backward_rows<float, Reproducible"),
+    ),
+    SourceFault(
         name="final_state_gradient_dropped",
         kernel="cuda.selective_scan.sequential.reproducible",
         kind="final-state gradient dropped",
