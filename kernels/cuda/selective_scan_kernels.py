@@ -53,6 +53,17 @@ at most 9.8 |x| w, and 1.23 |x| of the argument is beside the 0.18 counted above
 _DRIVE_ROUNDINGS = 3.0
 """Of the accurate recurrence's drive, which no compensation sees."""
 
+PLAIN_DECAY = ErrorModel(e0=2.6, e1=REPRODUCIBLE_DECAY.e1)
+"""Of the accurate variant's gradients, whose states and adjoint are plain fused steps.
+
+Such a step has the decay of Reproducible, within this. It starts from states of the
+accurate recurrence without their rests, which are at most u |h|: what a plain step
+allows for its rounding. The other errors of an accurate step, in u w |h| by the count
+above, are 9.6 |x| where the decay lies in 2**(+-1/2), |x| <= 0.347; with the rounding
+of the product, which the bounds count, 2.6 + 2.23 |x| is more. Elsewhere they are those
+of w and one rounding more of w h + drive: 2.32 + 2.23 |x|, and one of the drive's.
+"""
+
 
 def kernels() -> tuple[Kernel, ...]:
     """The kernel that chooses the order by itself, of each variant, and each order."""
@@ -85,7 +96,8 @@ def contract(variant: str, order: str | None) -> Contract:
     """What a variant computes in that order; None: in either."""
     decay, functions = _MODELS[variant]
     softplus = functions["softplus"]
-    if variant == "accurate":
+    accurate = variant == "accurate"
+    if accurate:
         decay = ACCURATE_DECAY
         softplus = ErrorModel(e0=softplus.e0 + _DRIVE_ROUNDINGS, e1=softplus.e1)
     elif order != "sequential":
@@ -98,8 +110,10 @@ def contract(variant: str, order: str | None) -> Contract:
     return Contract(
         structure=structures[order],
         fma="yes",
-        comp="full" if variant == "accurate" else "none",
+        comp="full" if accurate else "none",
+        gradient_comp="none" if accurate else "same",
         exp=decay,
+        gradient_exp=PLAIN_DECAY if accurate else None,
         softplus=softplus,
         silu=functions["silu"],
         ftz="yes",

@@ -124,11 +124,14 @@ def sequential(
     table: Any,
     accurate: Any,
     y: Any,
+    edges: Any,
+    edge_steps: Any,
 ) -> Any:
     """C . h of every step into y [R, L]; h [R, N] becomes the last states.
 
     u, delta [R, L]; scaled [R, N]; B and C in `keys` [2, K, L, N], of which row r has
-    those of index rows[r]; bias [R]. N is padded to a power of two of parts.
+    those of index rows[r]; bias [R]. N is padded to a power of two of parts. The states
+    before each `edge_steps` steps, if any, go into edges [R, ceil(L / edge_steps), N].
     """
     states = scaled.shape[1]
     parts = states // PART
@@ -139,6 +142,8 @@ def sequential(
         b, c = keys[0][rows[row]], keys[1][rows[row]]
         rest = np.zeros(states, np.float32)
         for t in range(d.size):
+            if edge_steps and t % edge_steps == 0:
+                edges[row, t // edge_steps] = h[row]
             step = t if b.shape[0] > 1 else 0
             c_step = t if c.shape[0] > 1 else 0
             for part in range(parts):
@@ -280,11 +285,15 @@ def selective_scan(
     delta_bias: torch.Tensor | None = None,
     initial_state: torch.Tensor | None = None,
     delta_softplus: bool = False,
+    edges: torch.Tensor | None = None,
+    edge_steps: int = 0,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """y [B, D, L] in the dtype of u and the last state [B, D, N] in fp32.
 
     `order` is sequential or time, `variant` reproducible, tabulated or, of the
-    sequential order, accurate. In time B and C vary in time.
+    sequential order, accurate. In time B and C vary in time. In the sequential order
+    `edges` [B, ceil(L / E), D, N], if given, receives the states before each
+    E = edge_steps steps.
     """
     batch, channels, length = u.shape
     states = A.shape[1]
@@ -314,7 +323,13 @@ def selective_scan(
         table,
     )
     if order == "sequential":
-        sequential(*shared, variant == "accurate", y)
+        kept = -(-length // edge_steps) if edges is not None else 0
+        of_row = np.empty((batch * channels, kept, width), np.float32)
+        accurate = variant == "accurate"
+        sequential(*shared, accurate, y, of_row, edge_steps if kept else 0)
+        if edges is not None:
+            by_row = torch.from_numpy(of_row[..., :states])
+            edges.copy_(by_row.reshape(batch, channels, kept, states).transpose(1, 2))
     else:
         time(*shared, 16 // u.element_size(), y)
     _gated(y, _rows(u), _by_row(D, batch), None if z is None else _rows(z), table)
