@@ -5,8 +5,6 @@ on both sides. Here is what needs an instruction of its own.
 """
 
 import math
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from numba import float32

@@ -58,7 +58,7 @@ def _model(kernel: Kernel) -> Kernel:
         contract=kernel.contract,
         dtypes=kernel.dtypes,
         chunk=kernel.chunk,
-        gradients=op == "linear_scan" or variant == "reproducible",
+        gradients=True,
         supports=supports,
         layouts=kernel.layouts,
         devices=("cpu",),
@@ -105,10 +105,6 @@ def _selective_scan(
         "delta_bias": delta_bias, "initial_state": initial_state,
     }  # fmt: skip
     tensors = {name: x for name, x in given.items() if x is not None}
-    if variant == "reproducible":
-        from scancheck.kernels.models.cuda_selective_scan_autograd import selective_scan
+    from scancheck.kernels.models.cuda_selective_scan_autograd import selective_scan
 
-        return selective_scan(order, tensors, delta_softplus)
-    from scancheck.kernels.models.cuda_selective_scan import selective_scan as forward
-
-    return forward(order, variant, **tensors, delta_softplus=delta_softplus)
+    return selective_scan(order, variant, tensors, delta_softplus)

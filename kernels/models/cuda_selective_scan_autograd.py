@@ -1,118 +1,104 @@
-"""The reproducible selective_scan on the CPU with its gradients, as the CUDA kernel's.
+"""The CUDA selective_scan on the CPU as one differentiable call.
 
-The backward pass takes the states before each few steps, and its order, from the shape,
-as the kernel does on a device whose blocks have at least 96 KiB of shared memory.
+The backward pass starts from states of the sequential order, whatever that of the
+outputs, and sums in the order of the kernel that the device takes.
 """
 
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch.autograd.function import once_differentiable
 
-from scancheck.kernels.cuda.selective_scan_backward_instances import chosen
-from scancheck.kernels.cuda.selective_scan_instances import BYTES, Problem
+from scancheck.kernels.cuda import selective_scan_backward_instances
+from scancheck.kernels.cuda.selective_scan_instances import Problem, chosen
+from scancheck.kernels.cuda.selective_scan_problem import DTYPES, problem_of
 from scancheck.kernels.models import cuda_selective_scan as forward
 from scancheck.kernels.models.cuda_selective_scan_backward import Order, backward
 
-VARIANT = "reproducible"
-SHARED = 96 * 2**10
-_STEP_BY_STEP = ("u", "delta", "A", "B", "C", "delta_bias")  # what states come from
-_DTYPES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
+NAMES = ("u", "delta", "z", "B", "C", "A", "D", "delta_bias", "initial_state")
 
 Tensors = dict[str, torch.Tensor]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """What of a device the choice of a kernel, and so the order of sums, depends on."""
+
+    shared: int = 232_448  # bytes of shared memory per block; an H200's
+    multiprocessors: int = 132
+
+
+H200 = Device()
+
+
 def selective_scan(
-    order: str, tensors: Tensors, delta_softplus: bool
+    order: str,
+    variant: str,
+    tensors: Tensors,
+    delta_softplus: bool,
+    device: Device = H200,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """y [B, D, L] and the last state [B, D, N], differentiable; tensors by name."""
+    """y [B, D, L] and the last state [B, D, N], with gradients to `tensors`.
+
+    `order` is sequential, time or auto, `variant` reproducible, tabulated or accurate;
+    tensors by name. Strides and alignment count as on the device: they choose kernels.
+    """
     run: Any = _SelectiveScan.apply
-    y, last = run(order, delta_softplus, tuple(tensors), *tensors.values())
+    how = order, variant, delta_softplus, device, tuple(tensors)
+    y, last = run(how, *tensors.values())
     return y, last
 
 
 class _SelectiveScan(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any,
-        order: str,
-        delta_softplus: bool,
-        names: tuple[str, ...],
-        *given: torch.Tensor,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        ctx.how = delta_softplus, names
-        ctx.save_for_backward(*given)
+    def forward(ctx: Any, how: Any, *given: torch.Tensor) -> Any:
+        order, variant, delta_softplus, device, names = how
         tensors: Any = dict(zip(names, given, strict=True))
+        problem = replace(
+            problem_of({name: tensors.get(name) for name in NAMES}, device.shared),
+            multiprocessors=device.multiprocessors,
+        )
+        if order == "auto":
+            order = chosen(problem, DTYPES[tensors["u"].dtype], variant).order
+        ctx.how = variant, delta_softplus, problem, names
+        ctx.save_for_backward(*given)
+        ctx.set_materialize_grads(False)
         return forward.selective_scan(
-            order, VARIANT, **tensors, delta_softplus=delta_softplus
+            order, variant, **tensors, delta_softplus=delta_softplus
         )
 
     @staticmethod
     @once_differentiable
     def backward(
-        ctx: Any, y_bar: torch.Tensor, last_bar: torch.Tensor
+        ctx: Any, y_bar: torch.Tensor | None, last_bar: torch.Tensor | None
     ) -> tuple[torch.Tensor | None, ...]:
-        delta_softplus, names = ctx.how
+        variant, delta_softplus, problem, names = ctx.how
         tensors = dict(zip(names, ctx.saved_tensors, strict=True))
-        order = _order(tensors)
-        edges = _edges(tensors, order.edge_steps, delta_softplus)
-        found = backward(order, edges, tensors, delta_softplus, y_bar, last_bar)
-        return None, None, None, *(found[name] for name in names)
+        u = tensors["u"]
+        order = backward_order(problem, DTYPES[u.dtype], variant)
+        scanned = {name: x for name, x in tensors.items() if name not in ("D", "z")}
+        found = backward(
+            order,
+            forward.kept_states(
+                variant, order.edge_steps, **scanned, delta_softplus=delta_softplus
+            ),
+            tensors,
+            delta_softplus,
+            torch.zeros_like(u) if y_bar is None else y_bar,
+            last_bar,
+            tabulated=variant == "tabulated",
+        )
+        return None, *(found[name] for name in names)
 
 
-def _order(tensors: Tensors) -> Order:
-    """The order of sums that the kernel takes."""
-    u, keys = tensors["u"], (tensors["B"], tensors["C"])
-    dtype = _DTYPES[u.dtype]
-    batch, channels, steps = u.shape
-    instance = chosen(
-        Problem(
-            batch=batch,
-            channels=channels,
-            steps=steps,
-            states=tensors["A"].shape[1],
-            groups=max(x.shape[1] if x.ndim == 4 else 1 for x in keys),
-            constant_b=keys[0].ndim == 2,
-            constant_c=keys[1].ndim == 2,
-            aligned=steps * BYTES[dtype] % 16 == 0,
-            shared=SHARED,
-        ),
-        dtype,
-        VARIANT,
-    )
-    rows = "_rows<" in instance.expression
+def backward_order(problem: Problem, dtype: str, variant: str) -> Order:
+    """The order of the backward kernel that is chosen for a problem."""
+    instance = selective_scan_backward_instances.chosen(problem, dtype, variant)
+    rows = "rows" in instance.expression
     return Order(
         rows=rows,
         edge_steps=instance.edge_steps,
-        lanes=4 if rows else instance.threads // instance.channels,
+        lanes=4 if rows else 128 // instance.channels,
         warps=instance.threads // 32,
     )
-
-
-def _edges(tensors: Tensors, steps: int, delta_softplus: bool) -> torch.Tensor:
-    """The states before each `steps` steps, [B, ceil(L / steps), D, N]."""
-    u, A = tensors["u"], tensors["A"]
-    state = tensors.get("initial_state")
-    if state is None:
-        state = torch.zeros(*u.shape[:2], A.shape[1])
-    used = {name: tensors[name] for name in _STEP_BY_STEP if name in tensors}
-    edges = []
-    for first in range(0, u.shape[2], steps):
-        edges.append(state)
-        part: Any = {
-            name: x[..., first : first + steps] if _varies(name, x) else x
-            for name, x in used.items()
-        }
-        _, state = forward.selective_scan(
-            "sequential",
-            VARIANT,
-            **part,
-            initial_state=state,
-            delta_softplus=delta_softplus,
-        )
-    return torch.stack(edges, 1)
-
-
-def _varies(name: str, x: torch.Tensor) -> bool:
-    """Whether the last axis is time."""
-    return name in ("u", "delta") or (name in ("B", "C") and x.ndim > 2)

@@ -1,30 +1,20 @@
 """What a reproducible CUDA kernel gives, by its name, from its CPU model."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 
-from scancheck.kernels.cuda import selective_scan_backward_instances
-from scancheck.kernels.cuda.selective_scan import DTYPES, problem_of
-from scancheck.kernels.cuda.selective_scan_instances import Problem, chosen
-from scancheck.kernels.models import cuda_linear_scan, cuda_selective_scan
-from scancheck.kernels.models.cuda_selective_scan_backward import Order, backward
+from scancheck.kernels.models import cuda_linear_scan
+from scancheck.kernels.models.cuda_selective_scan_autograd import (
+    H200,
+    Device,
+    selective_scan,
+)
 
 Tensors = dict[str, torch.Tensor]
 
-NAMES = ("u", "delta", "z", "B", "C", "A", "D", "delta_bias", "initial_state")
-"""Tensors of selective_scan."""
-
 _WHOLE = {2: torch.int16, 4: torch.int32}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Device:
-    """What of a device the choice of a kernel, and so the order of sums, depends on."""
-
-    shared: int = 232_448  # bytes of shared memory per block; an H200's
-    multiprocessors: int = 132
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +40,7 @@ def results(
     cotangents: Sequence[torch.Tensor],
     *,
     delta_softplus: bool = False,
-    device: Device = Device(),
+    device: Device = H200,
 ) -> Results:
     """Outputs and gradients of the kernel `cuda.OP.ORDER.VARIANT` on CPU tensors.
 
@@ -58,9 +48,15 @@ def results(
     as on the device: they choose kernels.
     """
     _, op, order, variant = name.split(".")
-    if op == "linear_scan":
-        return _linear_scan(order, variant, inputs, cotangents)
-    return _selective_scan(order, variant, inputs, cotangents, delta_softplus, device)
+    leaves = {name: x.detach().requires_grad_() for name, x in inputs.items()}
+    outputs = _outputs(op, order, variant, leaves, delta_softplus, device)
+    found = torch.autograd.grad(
+        list(outputs.values()), list(leaves.values()), list(cotangents)
+    )
+    return Results(
+        outputs={name: x.detach() for name, x in outputs.items()},
+        gradients=dict(zip(leaves, found, strict=True)),
+    )
 
 
 def different(got: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
@@ -79,79 +75,24 @@ def different(got: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
     return ~(same | (got.isnan() & expected.isnan()))
 
 
-def _linear_scan(
-    algorithm: str, variant: str, inputs: Tensors, cotangents: Sequence[torch.Tensor]
-) -> Results:
-    leaves = {name: x.detach().requires_grad_() for name, x in inputs.items()}
-    outputs = cuda_linear_scan.linear_scan(
-        variant,
-        cuda_linear_scan.ORDERS[algorithm],
-        cuda_linear_scan.BACKWARD_ORDER,
-        leaves.get("a"),
-        leaves.get("g"),
-        leaves["b"],
-        leaves.get("initial_state"),
-    )
-    found = torch.autograd.grad(outputs, list(leaves.values()), list(cotangents))
-    h, final = (x.detach() for x in outputs)
-    return Results(
-        outputs={"h": h, "final_state": final},
-        gradients=dict(zip(leaves, found, strict=True)),
-    )
-
-
-def _selective_scan(
+def _outputs(
+    op: str,
     order: str,
     variant: str,
-    inputs: Tensors,
-    cotangents: Sequence[torch.Tensor],
+    tensors: Tensors,
     delta_softplus: bool,
     device: Device,
-) -> Results:
-    dtype = DTYPES[inputs["u"].dtype]
-    problem = replace(
-        problem_of({name: inputs.get(name) for name in NAMES}, device.shared),
-        multiprocessors=device.multiprocessors,
-    )
-    if order == "auto":
-        order = chosen(problem, dtype, variant).order
-    y, last = cuda_selective_scan.selective_scan(
-        order, variant, **inputs, delta_softplus=delta_softplus
-    )
-    gradients = selective_scan_gradients(
-        variant, problem, inputs, cotangents, delta_softplus
-    )
-    return Results(outputs={"y": y, "last_state": last}, gradients=gradients)
-
-
-def selective_scan_gradients(
-    variant: str,
-    problem: Problem,
-    inputs: Tensors,
-    cotangents: Sequence[torch.Tensor],
-    delta_softplus: bool,
 ) -> Tensors:
-    """Those of each input, in either order: both start from the sequential states."""
-    instance = selective_scan_backward_instances.chosen(
-        problem, DTYPES[inputs["u"].dtype], variant
-    )
-    rows = "rows" in instance.expression
-    order = Order(
-        rows=rows,
-        edge_steps=instance.edge_steps,
-        lanes=4 if rows else 128 // instance.channels,
-        warps=instance.threads // 32,
-    )
-    scanned = {name: x for name, x in inputs.items() if name not in ("D", "z")}
-    edges = cuda_selective_scan.kept_states(
-        variant, order.edge_steps, **scanned, delta_softplus=delta_softplus
-    )
-    found = backward(
-        order,
-        edges,
-        inputs,
-        delta_softplus,
-        *cotangents,
-        tabulated=variant == "tabulated",
-    )
-    return {name: found[name] for name in inputs}
+    if op == "linear_scan":
+        h, final = cuda_linear_scan.linear_scan(
+            variant,
+            cuda_linear_scan.ORDERS[order],
+            cuda_linear_scan.BACKWARD_ORDER,
+            tensors.get("a"),
+            tensors.get("g"),
+            tensors["b"],
+            tensors.get("initial_state"),
+        )
+        return {"h": h, "final_state": final}
+    y, last = selective_scan(order, variant, tensors, delta_softplus, device)
+    return {"y": y, "last_state": last}
