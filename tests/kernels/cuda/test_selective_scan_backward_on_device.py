@@ -57,23 +57,31 @@ def drawn(
 
 
 def gradients(
-    variant: str, tensors: Tensors, y_bar: torch.Tensor, last_bar: torch.Tensor
+    variant: str,
+    tensors: Tensors,
+    y_bar: torch.Tensor,
+    last_bar: torch.Tensor,
+    state: str = "fp32",
 ) -> Tensors:
     """Of the sequential order, by autograd."""
     inputs = {name: x.detach().requires_grad_() for name, x in tensors.items()}
     outputs = forward.selective_scan(
-        variant, "sequential", **inputs, delta_softplus=True
+        variant, "sequential", **inputs, delta_softplus=True, state=state
     )
     found = torch.autograd.grad(outputs, list(inputs.values()), [y_bar, last_bar])
     return dict(zip(inputs, found, strict=True))
 
 
 def modelled(
-    variant: str, tensors: Tensors, y_bar: torch.Tensor, last_bar: torch.Tensor
+    variant: str,
+    tensors: Tensors,
+    y_bar: torch.Tensor,
+    last_bar: torch.Tensor,
+    state: str = "fp32",
 ) -> Tensors:
     """On the CPU, from the states that the forward pass keeps."""
     given: Any = tuple(tensors[name] for name in NAMES)
-    plan = forward.plan_for(variant, "sequential", True, given)
+    plan = forward.plan_for(variant, "sequential", True, given, state)
     edges = forward.room_for_edges(plan, tensors["u"])
     y, last = torch.empty_like(tensors["u"]), torch.empty_like(last_bar)
     forward.run(plan, given, y, last, edges)
@@ -111,6 +119,14 @@ def test_gradients_are_the_models(
     assert_same_bits(
         gradients("reproducible", *given), modelled("reproducible", *given)
     )
+
+
+@pytest.mark.parametrize("state", ["fp16", "bf16"])
+def test_gradients_from_a_short_state_are_the_models(state: str) -> None:
+    """So they are where the states that are kept were rounded."""
+    given = drawn((2, 96, 200, 16, 2), torch.bfloat16)
+    found = [f("reproducible", *given, state) for f in (gradients, modelled)]
+    assert_same_bits(*found)
 
 
 @pytest.mark.parametrize("constant", [False, True])
