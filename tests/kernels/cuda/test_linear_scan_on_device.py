@@ -10,6 +10,7 @@ from scancheck.kernels.cuda.catalog import linear_scan
 from scancheck.kernels.cuda.linear_scan_instances import ALGORITHMS
 from scancheck.kernels.cuda.toolkit import unavailable
 from scancheck.kernels.models import cuda_linear_scan as model
+from scancheck.kernels.models.of_cuda_kernels import different
 
 pytestmark = [
     pytest.mark.gpu,
@@ -74,13 +75,8 @@ def on_device(tensors: Tensors) -> Tensors:
 
 
 def assert_same_bits(got: torch.Tensor, expected: torch.Tensor) -> None:
-    """Equal dtypes and bits, where NaN equals NaN."""
-    got = got.cpu()
-    assert got.dtype == expected.dtype
-    assert got.shape == expected.shape
-    whole = {2: torch.int16, 4: torch.int32}[got.element_size()]
-    same = got.view(whole) == expected.view(whole)
-    assert bool((same | (got.isnan() & expected.isnan())).all())
+    """Equal dtypes, shapes and bits, where NaN equals NaN."""
+    assert not different(got, expected).any()
 
 
 def of_model(tensors: Tensors, variant: str, algorithm: str = "single_pass") -> Outputs:

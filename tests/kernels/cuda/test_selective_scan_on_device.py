@@ -8,6 +8,7 @@ import torch
 from scancheck.kernels.cuda.selective_scan import selective_scan
 from scancheck.kernels.cuda.toolkit import unavailable
 from scancheck.kernels.models import cuda_selective_scan as model
+from scancheck.kernels.models.of_cuda_kernels import different
 
 pytestmark = [
     pytest.mark.gpu,
@@ -70,12 +71,8 @@ def on_device(tensors: Tensors) -> Tensors:
 
 
 def assert_same_bits(got: torch.Tensor, expected: torch.Tensor) -> None:
-    """Equal dtypes and bits."""
-    got = got.cpu()
-    assert got.dtype == expected.dtype
-    assert got.shape == expected.shape
-    whole = {2: torch.int16, 4: torch.int32}[got.element_size()]
-    assert torch.equal(got.view(whole), expected.view(whole))
+    """Equal dtypes, shapes and bits."""
+    assert not different(got, expected).any()
 
 
 @pytest.mark.parametrize(("order", "variant"), VARIANTS)
