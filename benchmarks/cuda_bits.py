@@ -163,7 +163,7 @@ def compiled_apart(names: Iterable[str]) -> list[str]:
     """One kernel for each compilation of the models' loops."""
     found: dict[tuple[str, bool, bool], str] = {}
     for name in names:
-        _, op, order, variant = name.split(".")
+        _, op, order, variant, *_ = name.split(".")
         found.setdefault((op, order == "time", variant == "tabulated"), name)
     return list(found.values())
 

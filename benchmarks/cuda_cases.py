@@ -96,7 +96,7 @@ CONSTANT = tuple(
 
 def cases_of(name: str) -> Iterator[Case]:
     """Those that the CUDA kernel of that name takes."""
-    _, op, order, variant = name.split(".")
+    _, op, order, variant, *_ = name.split(".")
     if op == "selective_scan":
         yield from SELECTIVE if order == "time" else SELECTIVE + CONSTANT
         return

@@ -6,7 +6,7 @@ that of the order.
 """
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from scancheck.kernel import Kernel
 from scancheck.kernels.cuda import catalog as cuda
@@ -36,58 +36,43 @@ def model_of(name: str) -> str | None:
     Of a fast variant the one that differs in its exponentials alone; None where the
     kernel chooses its order by itself.
     """
-    side, op, algorithm, variant = name.split(".")
+    side, op, algorithm, variant, *options = name.split(".")
     if algorithm == "auto":
         return None
-    return PREFIX + f"{side}.{op}.{algorithm}.{_OF_FAST.get((op, variant), variant)}"
+    of = _OF_FAST.get((op, variant), variant)
+    return PREFIX + ".".join((side, op, algorithm, of, *options))
 
 
 def _model(kernel: Kernel) -> Kernel:
-    _, op, algorithm, variant = kernel.name.split(".")
-    supports = None
-    if op == "linear_scan":
-        call: Any = partial(_linear_scan, algorithm, variant)
-        if variant == "segsum":
-            supports = ("g", "b", "initial_state")
-    else:
-        call = partial(_selective_scan, algorithm, variant)
+    linear = kernel.op == "linear_scan"
+    of_logs = linear and kernel.name.endswith(".segsum")
     return Kernel(
         name=PREFIX + kernel.name,
-        op=op,
-        call=call,
+        op=kernel.op,
+        call=partial(_linear_scan if linear else _selective_scan, kernel.name),
         contract=kernel.contract,
         dtypes=kernel.dtypes,
         chunk=kernel.chunk,
         gradients=True,
-        supports=supports,
+        supports=("g", "b", "initial_state") if of_logs else None,
         layouts=kernel.layouts,
         devices=("cpu",),
     )
 
 
 def _linear_scan(
-    algorithm: str,
-    variant: str,
+    name: str,
     *,
     a: "torch.Tensor | None" = None,
     g: "torch.Tensor | None" = None,
     b: "torch.Tensor",
     initial_state: "torch.Tensor | None" = None,
-) -> "tuple[torch.Tensor, torch.Tensor]":
-    from scancheck.kernels.models.cuda_linear_scan import (
-        BACKWARD_ORDER,
-        ORDERS,
-        linear_scan,
-    )
-
-    return linear_scan(
-        variant, ORDERS[algorithm], BACKWARD_ORDER, a, g, b, initial_state
-    )
+) -> "tuple[torch.Tensor, ...]":
+    return _outputs(name, a=a, g=g, b=b, initial_state=initial_state)
 
 
 def _selective_scan(
-    order: str,
-    variant: str,
+    name: str,
     *,
     u: "torch.Tensor",
     delta: "torch.Tensor",
@@ -99,12 +84,18 @@ def _selective_scan(
     delta_bias: "torch.Tensor | None" = None,
     initial_state: "torch.Tensor | None" = None,
     delta_softplus: bool = False,
-) -> "tuple[torch.Tensor, torch.Tensor]":
+) -> "tuple[torch.Tensor, ...]":
     given = {
         "u": u, "delta": delta, "A": A, "B": B, "C": C, "D": D, "z": z,
         "delta_bias": delta_bias, "initial_state": initial_state,
     }  # fmt: skip
-    tensors = {name: x for name, x in given.items() if x is not None}
-    from scancheck.kernels.models.cuda_selective_scan_autograd import selective_scan
+    return _outputs(name, **given, delta_softplus=delta_softplus)
 
-    return selective_scan(order, variant, tensors, delta_softplus)
+
+def _outputs(
+    name: str, *, delta_softplus: bool = False, **given: "torch.Tensor | None"
+) -> "tuple[torch.Tensor, ...]":
+    from scancheck.kernels.models.of_cuda_kernels import outputs
+
+    tensors = {of: x for of, x in given.items() if x is not None}
+    return tuple(outputs(name, tensors, delta_softplus=delta_softplus).values())

@@ -4,7 +4,8 @@ In fp32 with fused multiply-adds, whatever the storage; A log2 e is rounded firs
 
     sequential  one step after another. 8 states are a part, padded with zeros; of each
                 part C . h is summed in order, then neighbouring parts, neighbouring
-                pairs, and so on.
+                pairs, and so on. Before every STATE_STEPS steps but the first
+                the state is rounded to its format.
     time        tiles of 32 vectors of 16 bytes of steps. Of each vector the map over
                 its steps; of four vectors theirs combined one after another; of these
                 eight Hillis and Steele's scan (Commun. ACM 29, 1986); from it the state
@@ -22,13 +23,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from scancheck.formats import format_named
 from scancheck.kernels.models import cuda_ex2, cuda_functions
+from scancheck.kernels.models.cuda_arithmetic import numbers_of, stored
 from scancheck.kernels.models.cuda_functions import EXP2, fma
 from scancheck.kernels.models.jit import jit
 
 FloatArray = NDArray[np.float32]
 
 PART = 8  # states of one lane
+STATE_STEPS = 32
 TIME_STATES = 16  # what the states of the other order are padded to
 LANES = 32
 GROUP = 4  # lanes whose maps one lane combines
@@ -130,6 +134,7 @@ def sequential(
     curved: Any,
     table: Any,
     accurate: Any,
+    state: Any,
     edges: Any,
     edge_steps: Any,
     y: Any,
@@ -149,6 +154,9 @@ def sequential(
         b, c = keys[0][rows[row]], keys[1][rows[row]]
         rest = np.zeros(states, np.float32)
         for t in range(d.size):
+            if t > 0 and t % STATE_STEPS == 0:
+                for n in range(states):
+                    h[row, n] = stored(h[row, n], state)
             if t % edge_steps == 0:
                 edges[row, t // edge_steps] = h[row]
             step = t if b.shape[0] > 1 else 0
@@ -293,11 +301,13 @@ def selective_scan(
     delta_bias: torch.Tensor | None = None,
     initial_state: torch.Tensor | None = None,
     delta_softplus: bool = False,
+    state: str = "fp32",
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """y [B, D, L] in the dtype of u and the last state [B, D, N] in fp32.
 
     `order` is sequential or time, `variant` reproducible, tabulated or, of the
-    sequential order, accurate. In time B and C vary in time.
+    sequential order, accurate. In time B and C vary in time. `state` is the format of
+    the state in the sequential order.
     """
     batch, channels, length = u.shape
     states = A.shape[1]
@@ -307,7 +317,7 @@ def selective_scan(
             empty if initial_state is None else initial_state.detach().clone()
         )
     given = (u, delta, A, B, C, delta_bias, initial_state, delta_softplus)
-    y, h, _ = _scanned(order, variant, max(length, 1), *given)
+    y, h, _ = _scanned(order, variant, state, max(length, 1), *given)
     skip, gates = _by_row(D, batch), None if z is None else _rows(z)
     _gated(y, _rows(u), skip, gates, _table(variant))
     # As on the device, no last state is -0.
@@ -329,20 +339,22 @@ def kept_states(
     delta_bias: torch.Tensor | None = None,
     initial_state: torch.Tensor | None = None,
     delta_softplus: bool = False,
+    state: str = "fp32",
 ) -> torch.Tensor:
     """[B, ceil(L / edge_steps), D, N]: the states before each edge_steps steps.
 
     Those of the sequential order, which the backward pass starts from.
     """
     given = (u, delta, A, B, C, delta_bias, initial_state, delta_softplus)
-    _, _, edges = _scanned("sequential", variant, edge_steps, *given)
+    _, _, edges = _scanned("sequential", variant, state, edge_steps, *given)
     by_row = torch.from_numpy(edges[..., : A.shape[1]].copy())
-    return by_row.reshape(*u.shape[:2], -1, A.shape[1]).transpose(1, 2).contiguous()
+    return by_row.reshape(*u.shape[:2], edges.shape[1], A.shape[1]).transpose(1, 2).contiguous()
 
 
 def _scanned(
     order: str,
     variant: str,
+    state: str,
     edge_steps: int,
     u: torch.Tensor,
     delta: torch.Tensor,
@@ -376,7 +388,8 @@ def _scanned(
         _table(variant),
     )
     if order == "sequential":
-        sequential(*shared, variant == "accurate", edges, edge_steps, y)
+        accurate, kept = variant == "accurate", numbers_of(format_named(state))
+        sequential(*shared, accurate, kept, edges, edge_steps, y)
     else:
         time(*shared, 16 // u.element_size(), y)
     return y, h, edges

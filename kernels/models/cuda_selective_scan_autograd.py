@@ -38,14 +38,17 @@ def selective_scan(
     tensors: Tensors,
     delta_softplus: bool,
     device: Device = H200,
+    *,
+    state: str = "fp32",
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """y [B, D, L] and the last state [B, D, N], with gradients to `tensors`.
 
     `order` is sequential, time or auto, `variant` reproducible, tabulated or accurate;
-    tensors by name. Strides and alignment count as on the device: they choose kernels.
+    tensors by name; `state` is the format of states that are kept. Strides and
+    alignment count as on the device: they choose kernels.
     """
     run: Any = _SelectiveScan.apply
-    how = order, variant, delta_softplus, device, tuple(tensors)
+    how = order, variant, delta_softplus, device, state, tuple(tensors)
     y, last = run(how, *tensors.values())
     return y, last
 
@@ -53,11 +56,12 @@ def selective_scan(
 class _SelectiveScan(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, how: Any, *given: torch.Tensor) -> Any:
-        order, variant, delta_softplus, device, names = how
+        order, variant, delta_softplus, device, state, names = how
         tensors: Any = dict(zip(names, given, strict=True))
         problem = replace(
             problem_of({name: tensors.get(name) for name in NAMES}, device.shared),
             multiprocessors=device.multiprocessors,
+            state=state,
         )
         if order == "auto":
             order = chosen(problem, DTYPES[tensors["u"].dtype], variant).order
@@ -65,7 +69,7 @@ class _SelectiveScan(torch.autograd.Function):
         ctx.save_for_backward(*given)
         ctx.set_materialize_grads(False)
         return forward.selective_scan(
-            order, variant, **tensors, delta_softplus=delta_softplus
+            order, variant, **tensors, delta_softplus=delta_softplus, state=state
         )
 
     @staticmethod
@@ -81,7 +85,11 @@ class _SelectiveScan(torch.autograd.Function):
         found = backward(
             order,
             forward.kept_states(
-                variant, order.edge_steps, **scanned, delta_softplus=delta_softplus
+                variant,
+                order.edge_steps,
+                **scanned,
+                delta_softplus=delta_softplus,
+                state=problem.state,
             ),
             tensors,
             delta_softplus,

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from string import digits
 
 import torch
 
@@ -31,7 +32,7 @@ class Results:
 
 def is_reproducible(name: str) -> bool:
     """Whether the CUDA kernel of that name has a model."""
-    return not name.rpartition(".")[2].startswith("fast")
+    return not name.split(".")[3].startswith("fast")
 
 
 def results(
@@ -42,21 +43,47 @@ def results(
     delta_softplus: bool = False,
     device: Device = H200,
 ) -> Results:
-    """Outputs and gradients of the kernel `cuda.OP.ORDER.VARIANT` on CPU tensors.
+    """Outputs and gradients of the kernel `cuda.OP.ORDER.VARIANT...` on CPU tensors.
 
     `cotangents` are those of both outputs. Strides and alignment of the inputs count
     as on the device: they choose kernels.
     """
-    _, op, order, variant = name.split(".")
     leaves = {name: x.detach().requires_grad_() for name, x in inputs.items()}
-    outputs = _outputs(op, order, variant, leaves, delta_softplus, device)
-    found = torch.autograd.grad(
-        list(outputs.values()), list(leaves.values()), list(cotangents)
+    found = outputs(name, leaves, delta_softplus=delta_softplus, device=device)
+    gradients = torch.autograd.grad(
+        list(found.values()), list(leaves.values()), list(cotangents)
     )
     return Results(
-        outputs={name: x.detach() for name, x in outputs.items()},
-        gradients=dict(zip(leaves, found, strict=True)),
+        outputs={name: x.detach() for name, x in found.items()},
+        gradients=dict(zip(leaves, gradients, strict=True)),
     )
+
+
+def outputs(
+    name: str, tensors: Tensors, *, delta_softplus: bool = False, device: Device = H200
+) -> Tensors:
+    """Outputs of the kernel, differentiable; see `results`."""
+    _, op, order, variant, *options = name.split(".")
+    state = options[0].removeprefix("state_") if options else "fp32"
+    if op == "selective_scan":
+        y, last = selective_scan(
+            order, variant, tensors, delta_softplus, device, state=state
+        )
+        return {"y": y, "last_state": last}
+    algorithm = order.rstrip(digits)
+    orders = cuda_linear_scan.ORDERS[algorithm], cuda_linear_scan.BACKWARD_ORDER
+    if chunk := order.removeprefix(algorithm):
+        orders = cuda_linear_scan.single_pass(int(chunk))
+    h, final = cuda_linear_scan.linear_scan(
+        variant,
+        *orders,
+        tensors.get("a"),
+        tensors.get("g"),
+        tensors["b"],
+        tensors.get("initial_state"),
+        state=state,
+    )
+    return {"h": h, "final_state": final}
 
 
 def different(got: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
@@ -73,26 +100,3 @@ def different(got: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
     whole = _WHOLE[got.element_size()]
     same = got.contiguous().view(whole) == expected.contiguous().view(whole)
     return ~(same | (got.isnan() & expected.isnan()))
-
-
-def _outputs(
-    op: str,
-    order: str,
-    variant: str,
-    tensors: Tensors,
-    delta_softplus: bool,
-    device: Device,
-) -> Tensors:
-    if op == "linear_scan":
-        h, final = cuda_linear_scan.linear_scan(
-            variant,
-            cuda_linear_scan.ORDERS[order],
-            cuda_linear_scan.BACKWARD_ORDER,
-            tensors.get("a"),
-            tensors.get("g"),
-            tensors["b"],
-            tensors.get("initial_state"),
-        )
-        return {"h": h, "final_state": final}
-    y, last = selective_scan(order, variant, tensors, delta_softplus, device)
-    return {"y": y, "last_state": last}

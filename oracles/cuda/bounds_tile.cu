@@ -139,7 +139,8 @@ __global__ void __launch_bounds__(128)
         advance<TREES, COMPENSATED>(one, above, number_at(y, g, t, k, l), c, one_less,
                                     boundary, path[done]);
         const Rounded e = settle<TREES, COMPENSATED>(one, c, path[done + 1]);
-        write_state<TREES>(states + t * count + i, shape.steps * count, one, e, one.peak);
+        write_state<TREES>(states + t * count + i, shape.steps * count, one, e,
+                           one.peak);
         above = number_at(w, g, t, k, l);
     }
     store(s, i, count, one);

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from scancheck.bounds.budget import budget_for, storage_dtype
-from scancheck.checks.oracle import CaseReport, Request, judging_device
+from scancheck.checks.oracle import CaseReport, Request, device_for_case
 from scancheck.contract import Contract, resolve
 from scancheck.formats import FORMATS, FloatArray, Format, round_array, ulp
 from scancheck.kernel import Kernel
@@ -73,7 +73,7 @@ def _measured(
         ANY_ORDER,
         dtype,
         report.cotangents,
-        device=judging_device(op, report.case, request),
+        device=device_for_case(op, report.case, request),
     )
     for prefix, found, truths, magnitudes in (
         ("", report.metrics, report.truth.outputs, sums.outputs),

@@ -132,9 +132,8 @@ __global__ void __launch_bounds__(LANES* ROWS, BLOCKS)
         start.value = initial[place];
       }
       if ((chunk + 1ll) * CHUNK < length) {
-        State after = applied<VARIANT, true>(total, start);
-        after.value = stored<Kept>(after.value);
-        Carry<VARIANT>::hand_on(workspace, turn, chunk, place, lanes, after);
+        const State after = applied<VARIANT, true>(total, start);
+        Carry<VARIANT, Kept>::hand_on(workspace, turn, chunk, place, lanes, after);
       }
       if (edges) put_edge<VARIANT>(edges, edge, start);
     }

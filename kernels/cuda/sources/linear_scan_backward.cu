@@ -124,9 +124,8 @@ __global__ void __launch_bounds__(LANES* ROWS, BLOCKS)
         start = Carry<VARIANT>::await(workspace, turn, link, place, lanes);
       }
       if (chunk > 0) {
-        State handed = applied<VARIANT, true>(after, start);
-        handed.value = stored<Kept>(handed.value);
-        Carry<VARIANT>::hand_on(workspace, turn, link, place, lanes, handed);
+        const State handed = applied<VARIANT, true>(after, start);
+        Carry<VARIANT, Kept>::hand_on(workspace, turn, link, place, lanes, handed);
       }
       adjoint_starts[c] = start;
     }

@@ -5,6 +5,7 @@ import torch
 
 from scancheck.kernels.cuda import selective_scan as forward
 from scancheck.kernels.cuda import selective_scan_backward_instances as instances
+from scancheck.kernels.cuda.selective_scan_kernels import selective_scan
 from scancheck.kernels.cuda.toolkit import unavailable
 from scancheck.kernels.models.of_cuda_kernels import different, results
 
@@ -54,23 +55,32 @@ def drawn(
 
 
 def gradients(
-    variant: str, tensors: Tensors, y_bar: torch.Tensor, last_bar: torch.Tensor
+    variant: str,
+    tensors: Tensors,
+    y_bar: torch.Tensor,
+    last_bar: torch.Tensor,
+    state: str = "fp32",
 ) -> Tensors:
     """Of the sequential order, by autograd."""
     inputs = {name: x.detach().requires_grad_() for name, x in tensors.items()}
     outputs = forward.selective_scan(
-        variant, "sequential", **inputs, delta_softplus=True
+        variant, "sequential", **inputs, delta_softplus=True, state=state
     )
     found = torch.autograd.grad(outputs, list(inputs.values()), [y_bar, last_bar])
     return dict(zip(inputs, found, strict=True))
 
 
 def modelled(
-    variant: str, tensors: Tensors, y_bar: torch.Tensor, last_bar: torch.Tensor
+    variant: str,
+    tensors: Tensors,
+    y_bar: torch.Tensor,
+    last_bar: torch.Tensor,
+    state: str = "fp32",
 ) -> Tensors:
     """On the CPU, from the states that the model of the forward pass keeps."""
+    kernel = selective_scan(variant, "sequential", state=state)
     return results(
-        f"cuda.selective_scan.sequential.{variant}",
+        kernel.name,
         {name: x.cpu() for name, x in tensors.items()},
         [y_bar.cpu(), last_bar.cpu()],
         delta_softplus=True,
@@ -96,6 +106,14 @@ def test_gradients_are_the_models(
         pytest.skip("the table is that of sm_90")
     given = drawn(shape, dtype)
     assert_same_bits(gradients(variant, *given), modelled(variant, *given))
+
+
+@pytest.mark.parametrize("state", ["fp16", "bf16"])
+def test_gradients_from_a_short_state_are_the_models(state: str) -> None:
+    """So they are where the states that are kept were rounded."""
+    given = drawn((2, 96, 200, 16, 2), torch.bfloat16)
+    found = [f("reproducible", *given, state) for f in (gradients, modelled)]
+    assert_same_bits(*found)
 
 
 @pytest.mark.parametrize("constant", [False, True])

@@ -92,6 +92,24 @@ def test_bits_of_the_model(
         assert_same_bits(result, expected)
 
 
+@pytest.mark.parametrize("state", ["fp16", "bf16"])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_bits_of_the_model_with_a_short_state(
+    shape: tuple[int, int, int, int, int], state: str
+) -> None:
+    """So they have where the state is rounded to 16 bits every 32 steps."""
+    dtype = torch.float32 if state == "bf16" else torch.bfloat16
+    tensors = drawn(shape, dtype)
+    got = selective_scan(
+        "reproducible", "sequential", **on_device(tensors), state=state
+    )
+    expected = model.selective_scan(
+        "sequential", "reproducible", **tensors, state=state
+    )
+    for result, wanted in zip(got, expected, strict=True):
+        assert_same_bits(result, wanted)
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_bits_of_the_model_with_constant_keys(dtype: torch.dtype) -> None:
     """So they have where B does not vary in time."""
