@@ -101,7 +101,7 @@ def gate_title(recipe: str) -> str:
 
 def short_name(kernel: str) -> str:
     """Algorithm and variant of a CUDA kernel."""
-    return " ".join(kernel.split(".")[2:]).replace("_", " ")
+    return ".".join(kernel.split(".")[2:])
 
 
 def times(row: Row, other: Row | None) -> float | None:
