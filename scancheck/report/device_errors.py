@@ -90,6 +90,7 @@ def _way(row: Row) -> Configuration:
         storage=row.storage,
         algorithm=row.algorithm,
         variant=row.variant,
+        state=None if row.state == row.compute else row.state,
         chunk=row.chunk,
     )
 
@@ -101,7 +102,7 @@ def gate_title(recipe: str) -> str:
 
 def short_name(kernel: str) -> str:
     """Algorithm and variant of a CUDA kernel."""
-    return " ".join(kernel.split(".")[2:]).replace("_", " ")
+    return ".".join(kernel.split(".")[2:])
 
 
 def times(row: Row, other: Row | None) -> float | None:

@@ -106,9 +106,12 @@ def page(study: Study, source: str) -> str:
         "exact": _exact,
         "yes": _yes,
     }
+    content = _content(study)
     style = (TEMPLATES / "style.css").read_text(encoding="utf-8")
+    if content["device"]:
+        style += (TEMPLATES / "device.css").read_text(encoding="utf-8")
     return environment.get_template("page.html.j2").render(
-        **_content(study), style=style, source=source
+        **content, style=style, source=source
     )
 
 

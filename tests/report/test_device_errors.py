@@ -93,7 +93,7 @@ def test_bits_are_compared_with_the_model(sweep: Callable[..., Study]) -> None:
     study = sweep(plain=same, fast=one_ulp_up)
     assert study.device == "cuda:0"
     plain, fast = kernel_lines(device_lines(study.rows))
-    assert plain.kernel == "single pass plain"
+    assert plain.kernel == "single_pass.plain"
     assert plain.own and not fast.own
     # h and the final state of 6 cases; with gradients of 2 more, those of g and b too.
     assert (plain.same, plain.compared) == (20, 20)
@@ -118,7 +118,7 @@ def test_other_bits_are_told(sweep: Callable[..., Study], tmp_path: Path) -> Non
     assert line.passed == line.tensors == 20
     assert line.same == 20 - 4  # h in fp32, and no gradient
     text = " ".join(device_sentences(study.rows))
-    assert "have others in 4 of 20 tensors: linear_scan single pass plain" in text
+    assert "have others in 4 of 20 tensors: linear_scan single_pass.plain" in text
     page = (tmp_path / "index.html").read_text()
     assert '<td class="number FAIL">16/20</td>' in page
     assert '<td class="FAIL">other</td>' in page
@@ -131,7 +131,7 @@ def test_a_wrong_kernel_is_red(sweep: Callable[..., Study], tmp_path: Path) -> N
     assert line.passed < line.tensors
     assert {row.verdict for row in study.rows if row.kernel[:5] == "model"} == {"PASS"}
     text = " ".join(device_sentences(study.rows))
-    assert "of 1 CUDA kernel do not pass: linear_scan single pass kahan." in text
+    assert "of 1 CUDA kernel do not pass: linear_scan single_pass.kahan." in text
     page = (tmp_path / "index.html").read_text()
     assert "Failures, step by step" in page
 
@@ -142,7 +142,7 @@ def test_the_page_of_a_device(sweep: Callable[..., Study], tmp_path: Path) -> No
     page = (tmp_path / "index.html").read_text()
     for words in (
         "CUDA kernels beside their models",
-        "single pass fast",
+        "single_pass.fast",
         "scancheck report --profile quick --seed 3 --device cuda -o FOLDER",
         f"scancheck verify {OP}.plain --op linear_scan --gradients",
         "slow gate (0.9999): every kernel, format and length",

@@ -5,6 +5,9 @@ from multiprocessing import active_children
 
 import pytest
 
+from scancheck.checks.oracle import Request
+from scancheck.kernel import Kernel
+from scancheck.study import sweep
 from scancheck.study.configurations import Configuration
 from scancheck.study.plan import Job
 from scancheck.study.row import Row
@@ -86,6 +89,30 @@ def test_lengths_have_both_bounds() -> None:
     assert row.probable_rel is not None
     assert row.max_rel <= row.max_budget_rel
     assert row.max_rel <= row.probable_rel
+
+
+@pytest.mark.parametrize("side", ["cuda", "model.cuda"])
+def test_a_device_runs_its_kernels_and_judges_all(
+    monkeypatch: pytest.MonkeyPatch, side: str
+) -> None:
+    """CUDA kernels run on the job's device, models on the CPU; it judges both."""
+    seen: list[tuple[Kernel, Request]] = []
+
+    def stopped(
+        kernel: Kernel, case: object, inputs: object, request: Request, *_: object
+    ) -> None:
+        seen.append((kernel, request))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sweep, "check_inputs", stopped)
+    way = replace(CHUNKED, algorithm=f"{side}.single_pass", chunk=256)
+    job = replace(JOBS[0], configuration=way, section="device", device="cuda:3")
+    with pytest.raises(KeyboardInterrupt):
+        rows_of(job)
+    ((kernel, request),) = seen
+    assert kernel.name == f"{side}.linear_scan.single_pass.plain"
+    assert kernel.devices == (("cuda:3",) if side == "cuda" else ("cpu",))
+    assert request.device == "cuda:3"
 
 
 def test_progress_is_told_in_order() -> None:
