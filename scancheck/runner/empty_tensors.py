@@ -72,6 +72,8 @@ class _Filling(_DispatchMode):  # type: ignore[misc]
 
     def _fill(self, made: object) -> None:
         """Fills a tensor that has memory of its own on the device, gaps too."""
-        if type(made) is Tensor and made.device == self._device:
+        if type(made) is not Tensor or made.layout != torch.strided:
+            return
+        if made.device == self._device:
             memory = torch.empty(0, dtype=torch.uint8, device=self._device)
             memory.set_(made.untyped_storage()).fill_(self._byte)

@@ -105,6 +105,7 @@ def test_what_is_written_keeps_its_values() -> None:
         y = (torch.cat([x, torch.zeros(2)]) ** 2).sum()
         (gradient,) = torch.autograd.grad(y, x)
         torch.empty(4, out=room[:4])
+        assert torch.empty(2, 3, layout=torch.sparse_coo).to_dense().eq(0.0).all()
     assert torch.equal(gradient, 2.0 * torch.arange(6.0))
     assert torch.equal(room, torch.arange(12.0))
 
