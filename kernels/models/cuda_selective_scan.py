@@ -329,7 +329,8 @@ def kept_states(
     given = (u, delta, A, B, C, delta_bias, initial_state, delta_softplus)
     _, _, edges = _scanned("sequential", variant, edge_steps, *given)
     by_row = torch.from_numpy(edges[..., : A.shape[1]].copy())
-    return by_row.reshape(*u.shape[:2], -1, A.shape[1]).transpose(1, 2).contiguous()
+    shape = *u.shape[:2], edges.shape[1], A.shape[1]
+    return by_row.reshape(shape).transpose(1, 2).contiguous()
 
 
 def _scanned(
