@@ -14,6 +14,7 @@
 // INNER alone, not on LANES, COUNT and whether one pass or two.
 #include "carry.cuh"
 #include "rows.cuh"
+#include "linear_scan_pipelined.cuh"
 #include "sequential.cuh"
 
 enum Pass { CHAINED, TOTALS, EDGES };
@@ -160,7 +161,7 @@ __global__ void __launch_bounds__(LANES* ROWS, BLOCKS)
         state[i] = applied<VARIANT, false>(step, state[i]);
         values[i] = rounded<VARIANT>(state[i]);
       }
-      packed<T, COUNT>(values).store(h_row + s * channels);
+      packed<T, COUNT>(values).store_streaming(h_row + s * channels);
     }
   }
   if (time + valid == length) {

@@ -169,8 +169,8 @@ __global__ void __launch_bounds__(LANES* ROWS, BLOCKS)
               __fmul_rn(Decay::decay(decays[0].at(i)), drive_bar[i]);
         }
       }
-      if (db) packed<T, COUNT>(drive_bar).store(db + first + s * channels);
-      if (da) packed<T, COUNT>(decay_bar).store(da + first + s * channels);
+      if (db) packed<T, COUNT>(drive_bar).store_streaming(db + first + s * channels);
+      if (da) packed<T, COUNT>(decay_bar).store_streaming(da + first + s * channels);
     }
   }
 }

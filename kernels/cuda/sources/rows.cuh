@@ -15,12 +15,16 @@ enum Inner { IN_ORDER, SHUFFLE, SHARED };
 template <Variant VARIANT, int ROWS, int CHANNELS, int PITCH>
 __device__ __forceinline__ Affine combine_in_order(
     RowMaps<VARIANT, ROWS, CHANNELS, PITCH>& maps, int channel) {
-  Affine before = maps.get(0, channel);
+  // Read ahead: the compiler would not read past what it writes.
+  constexpr int AHEAD = 4;
+  Affine before = maps.get(0, channel), next[AHEAD];
 #pragma unroll
-  for (int r = 1; r < ROWS; r++) {
-    const Affine next = maps.get(r, channel);
-    maps.put(r, channel, before);
-    before = combined<VARIANT, true>(before, next);
+  for (int r = 1; r < ROWS + AHEAD; r++) {
+    const Affine map = next[r % AHEAD];
+    if (r < ROWS) next[r % AHEAD] = maps.get(r, channel);
+    if (r <= AHEAD) continue;
+    maps.put(r - AHEAD, channel, before);
+    before = combined<VARIANT, true>(before, map);
   }
   return before;
 }

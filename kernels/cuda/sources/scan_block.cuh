@@ -12,6 +12,7 @@
 // ExpDecay    the decay's logarithm, of which the decay is taken here
 // LogDecay    the decay's logarithm, kept as it is (for IN_LOGS)
 struct GivenDecay {
+  static constexpr bool COSTS = false;
   static constexpr float IDENTITY = 1.0f;
 
   static __device__ __forceinline__ float decay(float a) { return a; }
@@ -23,6 +24,7 @@ struct GivenDecay {
 
 template <typename Functions>
 struct ExpDecay {
+  static constexpr bool COSTS = true;
   static constexpr float IDENTITY = 1.0f;
 
   static __device__ __forceinline__ float decay(float g) { return Functions::exp(g); }
