@@ -76,11 +76,13 @@ STEPS_AHEAD = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tile:
-    """How a block covers channels; no result depends on it."""
+    """How a block covers channels and chunks; no result depends on it."""
 
     count: int  # channels per thread, loaded at once
     lanes: int  # threads side by side
     blocks: int  # blocks per multiprocessor that registers are limited for
+    chunks: int = 1  # per block of a forward pass: the second in shared memory
+    floats: bool = False  # whether decays made from 16 bits are kept in shared memory
 
 
 # By bytes per element; measured on an H200. The last of each takes any channel count
@@ -88,6 +90,10 @@ class Tile:
 _FORWARD = {
     4: (Tile(count=2, lanes=16, blocks=2), Tile(count=1, lanes=32, blocks=1)),
     2: (Tile(count=4, lanes=16, blocks=2), Tile(count=1, lanes=32, blocks=1)),
+}
+_ONE_PASS = {
+    4: _FORWARD[4],
+    2: (Tile(count=4, lanes=16, blocks=2, chunks=2), _FORWARD[2][-1]),
 }
 _BACKWARD = {
     4: (Tile(count=1, lanes=16, blocks=2),),
@@ -122,6 +128,8 @@ def tile_for(tiles: tuple[Tile, ...], aligned: Callable[[int], bool]) -> Tile:
 
 def forward_tiles(form: Form, algorithm: Algorithm) -> tuple[Tile, ...]:
     """Tiles of a forward pass, the preferred one first."""
+    if algorithm.passes == ("CHAINED",) and algorithm.rows == "IN_ORDER":
+        return _ONE_PASS[form.size]
     return (_FORWARD if algorithm.passes else _STEP_BY_STEP)[form.size]
 
 
@@ -134,8 +142,16 @@ def forward(form: Form, algorithm: Algorithm, which: str, tile: Tile) -> str:
     """The instance of one pass over chunks."""
     return (
         f"forward<{which}, {form.arguments}, {algorithm.rows}, {tile.count}, "
-        f"{tile.lanes}, {ROWS}, {STEPS}, {tile.blocks}>"
+        f"{tile.lanes}, {ROWS}, {STEPS}, {tile.chunks}, {str(tile.floats).lower()}, "
+        f"{tile.blocks}>"
     )
+
+
+def forward_shared(form: Form, tile: Tile) -> int:
+    """Bytes of dynamic shared memory that a block of that instance takes."""
+    elements = tile.count * tile.lanes * CHUNK
+    copies = 2 * form.size * elements * (tile.chunks - 1)
+    return copies + (4 * elements if tile.floats else 0)
 
 
 def sequential(form: Form, tile: Tile) -> str:

@@ -2,7 +2,7 @@
 
 import torch
 
-from scancheck.kernels.cuda.compile import function
+from scancheck.kernels.cuda.compile import function, function_with_shared
 from scancheck.kernels.cuda.launch import aligned, launch, pointer
 from scancheck.kernels.cuda.linear_scan_instances import (
     BACKWARD,
@@ -20,6 +20,7 @@ from scancheck.kernels.cuda.linear_scan_instances import (
     backward_tiles,
     carry,
     forward,
+    forward_shared,
     forward_tiles,
     sequential,
     tile_for,
@@ -58,6 +59,7 @@ def launch_forward(
     if algorithm.carry is not None:
         lanes = b.shape[0] * b.shape[2]
         totals = b.new_empty((_chunks(b) - 1) * lanes * 4, dtype=torch.float32)
+    shared = forward_shared(form, tile)
     for which in algorithm.passes:
         if which == "EDGES":
             assert totals is not None and edges is not None
@@ -65,11 +67,13 @@ def launch_forward(
         # The total of the last chunk is of no use.
         chunks = _chunks(b) - (1 if which == "TOTALS" else 0)
         if chunks:
+            instance = forward(form, algorithm, which, tile)
             launch(
-                function(FORWARD, forward(form, algorithm, which, tile)),
-                _tiles(b, tile) * b.shape[0] * chunks,
+                function_with_shared(FORWARD, instance, shared, b.device.index),
+                _tiles(b, tile) * b.shape[0] * -(-chunks // tile.chunks),
                 (tile.lanes, ROWS),
                 (*tensors, pointer(totals), pointer(words), *sizes),
+                shared,
             )
 
 

@@ -25,6 +25,7 @@ SHAPES = (
     (1, 1000, 130),
     (2, 2048, 32),
     (1, 2177, 8),
+    (2, 1300, 136),
 )
 FORMS = (
     ("single_pass", "plain", "a"),
@@ -161,10 +162,13 @@ def test_strides_and_alignment_change_no_bits(dtype: torch.dtype) -> None:
         assert_same_bits(final, expected[1])
 
 
-def test_infinities_and_nan_of_the_model() -> None:
-    """What is not finite stays where the model has it."""
-    tensors = drawn((2, 600, 9), torch.float32)
+@pytest.mark.parametrize("channels", [9, 12], ids="{} channels".format)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_infinities_and_nan_of_the_model(dtype: torch.dtype, channels: int) -> None:
+    """What is not finite stays where the model has it, with and without vectors."""
+    tensors = drawn((2, 600, channels), dtype)
     tensors["b"][0, 100, 3] = float("inf")
+    tensors["b"][0, 590:, 4] = torch.finfo(dtype).max
     tensors["a"][1, 300, 5] = float("nan")
     tensors["a"][1, 20, 7] = float("inf")
     for variant in ("plain", "kahan", "full"):
