@@ -3,14 +3,16 @@
 
 #include "scan_block.cuh"
 
-// `left`, then a step whose decay is what Decay makes of `gate`.
-template <typename Decay, Variant VARIANT>
-__device__ __forceinline__ Affine then_step(const Affine& left, float gate, float decay,
-                                            float drive) {
+// `left`, then a step whose decay is made from `gate`; that step alone where it is first.
+template <Variant VARIANT>
+__device__ __forceinline__ Affine after_step(bool is_first, const Affine& left, float gate,
+                                             float decay, float drive) {
   if constexpr (IN_LOGS<VARIANT>) {
+    if (is_first) return {gate, drive, 0.0f, 0.0f};
     return {__fadd_rn(gate, left.decay), __fmaf_rn(decay, left.drive, drive), 0.0f, 0.0f};
   } else {
-    return combined<VARIANT, false>(left, {decay, drive, 0.0f, 0.0f});
+    const Affine step = {decay, drive, 0.0f, 0.0f};
+    return is_first ? step : combined<VARIANT, false>(left, step);
   }
 }
 
@@ -59,9 +61,7 @@ struct RowOfSteps {
       for (int i = 0; i < COUNT; i++) {
         const float gate = gates[s].at(i), drive = drives[s].at(i);
         decays[i] = Decay::decay(gate);
-        const float held = IN_LOGS<VARIANT> ? gate : decays[i];
-        whole[i] = s == 0 ? Affine{held, drive, 0.0f, 0.0f}
-                          : then_step<Decay, VARIANT>(whole[i], gate, decays[i], drive);
+        whole[i] = after_step<VARIANT>(s == 0, whole[i], gate, decays[i], drive);
       }
       if constexpr (IN_PLACE) gates[s] = packed<T, COUNT>(decays);
       if constexpr (IN_SHARED) kept[s * PITCH] = packed<float, COUNT>(decays);

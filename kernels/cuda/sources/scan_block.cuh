@@ -5,15 +5,15 @@
 #include "chain.cuh"
 #include "storage.cuh"
 
-// How a step's map comes from what is given, and gradients with it. IDENTITY is the
-// decay of a map that changes nothing.
+// How a step's map comes from what is given, and gradients with it. IDENTITY_GATE gives a
+// map that changes nothing. COSTS: making a decay takes more than a conversion.
 //
 // GivenDecay  the decay itself
 // ExpDecay    the decay's logarithm, of which the decay is taken here
 // LogDecay    the decay's logarithm, kept as it is (for IN_LOGS)
 struct GivenDecay {
   static constexpr bool COSTS = false;
-  static constexpr float IDENTITY = 1.0f;
+  static constexpr float IDENTITY_GATE = 1.0f;
 
   static __device__ __forceinline__ float decay(float a) { return a; }
   static __device__ __forceinline__ float held(float a) { return a; }
@@ -25,19 +25,17 @@ struct GivenDecay {
 template <typename Functions>
 struct ExpDecay {
   static constexpr bool COSTS = true;
-  static constexpr float IDENTITY = 1.0f;
+  static constexpr float IDENTITY_GATE = 0.0f;
 
   static __device__ __forceinline__ float decay(float g) { return Functions::exp(g); }
   static __device__ __forceinline__ float held(float g) { return decay(g); }
-  static __device__ __forceinline__ float gate_bar(float g, float decay_bar) {
-    return __fmul_rn(decay(g), decay_bar);
+  static __device__ __forceinline__ float gate_bar(float decay, float decay_bar) {
+    return __fmul_rn(decay, decay_bar);
   }
 };
 
 template <typename Functions>
 struct LogDecay : ExpDecay<Functions> {
-  static constexpr float IDENTITY = 0.0f;
-
   static __device__ __forceinline__ float held(float g) { return g; }
 };
 
@@ -73,6 +71,73 @@ struct Carry {
                                                  long long link, long long lane,
                                                  long long lanes, State state) {
     Word* to = words(workspace, link, lane, lanes);
+    const unsigned flag = turn.flag + unsigned(link);
+    publish(to, flag, state.value);
+    if constexpr (HAS_RESTS<VARIANT>) publish(to + 1, flag, state.rest);
+  }
+};
+
+// The chain through pairs of links: what the second of a pair hands on is awaited by both
+// links of the next one, and the second takes the map of the first itself, which is there
+// long before. So the latency of the chain counts for every other link, and the operations
+// and their order stay. No word is used twice: whoever writes one does not know who has
+// read another.
+template <Variant VARIANT>
+struct PairedCarry {
+  static constexpr int STATE_WORDS = Carry<VARIANT>::WORDS;
+  static constexpr int MAP_WORDS = VARIANT == FULL ? 4 : VARIANT == KAHAN ? 3 : 2;
+  static constexpr int WORDS = STATE_WORDS + MAP_WORDS;  // per channel and pair
+
+  static __device__ __forceinline__ Word* words(Word* workspace, long long pair,
+                                                long long lane, long long lanes) {
+    return workspace + 1 + WORDS * (pair * lanes + lane);
+  }
+
+  // The state before the link, which is not the first of all, nor the second unless
+  // `initial` is the state before that one.
+  static __device__ __forceinline__ State await(Word* workspace, Turn turn,
+                                                long long link, long long lane,
+                                                long long lanes, State initial) {
+    const Word* from = words(workspace, link / 2, lane, lanes);
+    Affine first;
+    if (link % 2) {
+      const Word* map = from + STATE_WORDS;
+      const unsigned flag = turn.flag + unsigned(link - 1);
+      const float2 pair = awaited_two(map, flag);
+      first = {pair.x, pair.y, 0.0f, 0.0f};
+      if constexpr (HAS_RESTS<VARIANT>) first.drive_rest = awaited(map + 2, flag);
+      if constexpr (VARIANT == FULL) first.decay_rest = awaited(map + 3, flag);
+    }
+    State state = initial;
+    if (link > 1) {
+      const unsigned flag = turn.flag + unsigned(link / 2 * 2 - 1);
+      if constexpr (HAS_RESTS<VARIANT>) {
+        const float2 two = awaited_two(from, flag);
+        state = {two.x, two.y};
+      } else {
+        state.value = awaited(from, flag);
+      }
+    }
+    return link % 2 ? applied<VARIANT, true>(first, state) : state;
+  }
+
+  // Before the state is awaited, by the first of a pair.
+  static __device__ __forceinline__ void hand_on(Word* workspace, Turn turn,
+                                                 long long link, long long lane,
+                                                 long long lanes, const Affine& map) {
+    Word* to = words(workspace, link / 2, lane, lanes) + STATE_WORDS;
+    const unsigned flag = turn.flag + unsigned(link);
+    publish(to, flag, map.decay);
+    publish(to + 1, flag, map.drive);
+    if constexpr (HAS_RESTS<VARIANT>) publish(to + 2, flag, map.drive_rest);
+    if constexpr (VARIANT == FULL) publish(to + 3, flag, map.decay_rest);
+  }
+
+  // By the second of a pair.
+  static __device__ __forceinline__ void hand_on(Word* workspace, Turn turn,
+                                                 long long link, long long lane,
+                                                 long long lanes, State state) {
+    Word* to = words(workspace, link / 2 + 1, lane, lanes);
     const unsigned flag = turn.flag + unsigned(link);
     publish(to, flag, state.value);
     if constexpr (HAS_RESTS<VARIANT>) publish(to + 1, flag, state.rest);

@@ -167,3 +167,23 @@ __device__ __forceinline__ Packed<T, COUNT> packed(const float (&values)[COUNT])
   }
   return result;
 }
+
+template <typename T, int COUNT>
+__device__ __forceinline__ Packed<T, COUNT> filled(float value) {
+  float values[COUNT];
+#pragma unroll
+  for (int i = 0; i < COUNT; i++) values[i] = value;
+  return packed<T, COUNT>(values);
+}
+
+template <typename T>
+__device__ __forceinline__ float element(const T* from) {
+  Packed<T, 1> one;
+  one.load(from);
+  return one.at(0);
+}
+
+template <typename T>
+__device__ __forceinline__ void put_element(T* to, float value) {
+  filled<T, 1>(value).store(to);
+}
