@@ -83,6 +83,7 @@ class Tile:
     blocks: int  # blocks per multiprocessor that registers are limited for
     chunks: int = 1  # per block of a forward pass: the second in shared memory
     floats: bool = False  # whether decays made from 16 bits are kept in shared memory
+    paired: bool = False  # whether the carry is chained through pairs of links
 
 
 # By bytes per element; measured on an H200. The last of each takes any channel count
@@ -142,8 +143,8 @@ def forward(form: Form, algorithm: Algorithm, which: str, tile: Tile) -> str:
     """The instance of one pass over chunks."""
     return (
         f"forward<{which}, {form.arguments}, {algorithm.rows}, {tile.count}, "
-        f"{tile.lanes}, {ROWS}, {STEPS}, {tile.chunks}, {str(tile.floats).lower()}, "
-        f"{tile.blocks}>"
+        f"{tile.lanes}, {ROWS}, {STEPS}, {tile.chunks}, {_flag(tile.floats)}, "
+        f"{_flag(tile.paired)}, {tile.blocks}>"
     )
 
 
@@ -152,6 +153,10 @@ def forward_shared(form: Form, tile: Tile) -> int:
     elements = tile.count * tile.lanes * CHUNK
     copies = 2 * form.size * elements * (tile.chunks - 1)
     return copies + (4 * elements if tile.floats else 0)
+
+
+def _flag(value: bool) -> str:
+    return str(value).lower()
 
 
 def sequential(form: Form, tile: Tile) -> str:
@@ -175,6 +180,13 @@ def backward(form: Form, tile: Tile) -> str:
         f"single_pass_backward<{form.arguments}, {tile.count}, {tile.lanes}, "
         f"{BACKWARD_ROWS}, {BACKWARD_STEPS}, {tile.blocks}>"
     )
+
+
+def backward_shared(form: Form, tile: Tile) -> int:
+    """Bytes of dynamic shared memory that a block of that instance takes: decays."""
+    if form.size == 4 or not form.logs:
+        return 0
+    return 4 * tile.count * tile.lanes * BACKWARD_ROWS * (BACKWARD_STEPS + 1)
 
 
 def instances(source: str) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from scancheck.kernels.cuda.linear_scan_instances import (
     Form,
     Tile,
     backward,
+    backward_shared,
     backward_tiles,
     carry,
     forward,
@@ -112,11 +113,13 @@ def launch_backward(
     """
     tile = tile_for(backward_tiles(form), lambda count: aligned(count, gate, b, hbar))
     tensors = (gate, b, edges, hbar, final_bar, *bars, _words(form, b))
+    shared = backward_shared(form, tile)
     launch(
-        function(BACKWARD, backward(form, tile)),
+        function_with_shared(BACKWARD, backward(form, tile), shared, b.device.index),
         _tiles(b, tile) * b.shape[0] * _chunks(b),
         (tile.lanes, BACKWARD_ROWS),
         (*map(pointer, tensors), *b.shape, *_strides(gate, b, hbar)),
+        shared,
     )
 
 
