@@ -20,6 +20,7 @@ from scancheck.kernels.cuda.linear_scan_instances import (
     backward_shared,
     backward_tiles,
     carry,
+    few_chains,
     forward,
     forward_shared,
     forward_tiles,
@@ -45,9 +46,10 @@ def launch_forward(
 
     No tensor is empty, and the tensors' device is the current one.
     """
-    tile = tile_for(
-        forward_tiles(form, algorithm), lambda count: aligned(count, gate, b)
-    )
+    device = torch.cuda.get_device_properties(b.device)
+    few = few_chains(b.shape[0], b.shape[2], _chunks(b), device.multi_processor_count)
+    tiles = forward_tiles(form, algorithm, few=few)
+    tile = tile_for(tiles, lambda count: aligned(count, gate, b))
     tensors = [pointer(x) for x in (gate, b, initial, h, final, edges)]
     sizes = (*b.shape, *_strides(gate, b))
     if not algorithm.passes:

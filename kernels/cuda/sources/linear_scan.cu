@@ -28,7 +28,7 @@ enum Pass { CHAINED, TOTALS, EDGES };
 // [chunks, B, D, WORDS]: the state before each chunk and its rest, written by CHAINED
 // where it is not null and read by EDGES; totals [chunks - 1, B, D].
 template <Pass PASS, typename T, typename Decay, Variant VARIANT, Inner INNER, int COUNT,
-          int LANES, int ROWS, int STEPS, int CHUNKS, bool FLOATS, bool PAIRED, int BLOCKS>
+          int LANES, int ROWS, int STEPS, int CHUNKS, bool FLOATS, int BLOCKS>
 __global__ void __launch_bounds__(LANES* ROWS, BLOCKS)
     forward(const T* __restrict__ a, const T* __restrict__ b,
             const float* __restrict__ initial, T* __restrict__ h,
@@ -40,8 +40,8 @@ __global__ void __launch_bounds__(LANES* ROWS, BLOCKS)
   constexpr int CHUNK = ROWS * STEPS, SPAN = CHUNKS * CHUNK;
   constexpr int WORDS = Carry<VARIANT>::WORDS;
   constexpr int PITCH = WIDTH + (INNER == SHUFFLE ? 1 : 0);
-  static_assert(CHUNKS == 1 || CHUNKS == 2 && PASS == CHAINED && INNER == IN_ORDER);
-  static_assert(!PAIRED || CHUNKS == 1);
+  static_assert(CHUNKS == 1 || PASS == CHAINED && INNER == IN_ORDER, "rows in order");
+  static_assert(CHUNKS == 1 || sizeof(T) == 2 && !FLOATS, "decays are made again");
   typedef RowOfSteps<T, Decay, VARIANT, COUNT, STEPS, FLOATS> Row;
   typedef Packed<T, COUNT> Vector;
   extern __shared__ uint4 dynamic[];
@@ -140,14 +140,7 @@ __global__ void __launch_bounds__(LANES* ROWS, BLOCKS)
       start.value = edges[WORDS * edge];
       if constexpr (HAS_RESTS<VARIANT>) start.rest = edges[WORDS * edge + 1];
     } else {
-      const bool goes_on = (link + 1ll) * SPAN < length;
-      if constexpr (PAIRED) {
-        if (goes_on && link % 2 == 0) {
-          PairedCarry<VARIANT>::hand_on(workspace, turn, link, place, lanes, total);
-        }
-        if (initial && link < 2) start.value = initial[place];
-        start = PairedCarry<VARIANT>::await(workspace, turn, link, place, lanes, start);
-      } else if (link > 0) {
+      if (link > 0) {
         start = Carry<VARIANT>::await(workspace, turn, link, place, lanes);
       } else if (initial) {
         start.value = initial[place];
@@ -157,11 +150,7 @@ __global__ void __launch_bounds__(LANES* ROWS, BLOCKS)
         next = after;
         after = applied<VARIANT, true>(maps[1].get(0, c), next);
       }
-      if constexpr (PAIRED) {
-        if (goes_on && link % 2) {
-          PairedCarry<VARIANT>::hand_on(workspace, turn, link, place, lanes, after);
-        }
-      } else if (goes_on) {
+      if ((link + 1ll) * SPAN < length) {
         Carry<VARIANT>::hand_on(workspace, turn, link, place, lanes, after);
       }
       if (edges) put_edge<VARIANT>(edges, edge, start);

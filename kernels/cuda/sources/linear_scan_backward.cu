@@ -168,13 +168,16 @@ __global__ void __launch_bounds__(LANES* ROWS, BLOCKS)
   const long long first = (batch * length + time) * channels + channel;
   if (valid == STEPS) {
     const auto decays_of = [&](int s) {
-      if constexpr (IN_SHARED) return kept[s * THREADS];
-      float decays[COUNT];
+      if constexpr (IN_SHARED) {
+        return kept[s * THREADS];
+      } else {
+        float decays[COUNT];
 #pragma unroll
-      for (int i = 0; i < COUNT; i++) {
-        decays[i] = IN_PLACE ? gates[s].at(i) : gates[s].again(i);
+        for (int i = 0; i < COUNT; i++) {
+          decays[i] = IN_PLACE ? gates[s].at(i) : gates[s].again(i);
+        }
+        return packed<float, COUNT>(decays);
       }
-      return packed<float, COUNT>(decays);
     };
     float before[STEPS][COUNT];  // the state that each step starts from
     State states[COUNT];

@@ -137,19 +137,16 @@ __device__ __forceinline__ void Packed<T, COUNT>::store(T* to) const {
   }
 }
 
-#ifndef STORE
-#define STORE __stcs
-#endif
 template <typename T, int COUNT>
 __device__ __forceinline__ void Packed<T, COUNT>::store_streaming(T* to) const {
   if constexpr (COUNT * sizeof(T) == 2) {
-    STORE(reinterpret_cast<unsigned short*>(to), (unsigned short)words[0]);
+    __stcs(reinterpret_cast<unsigned short*>(to), (unsigned short)words[0]);
   } else if constexpr (WORDS == 1) {
-    STORE(reinterpret_cast<unsigned*>(to), words[0]);
+    __stcs(reinterpret_cast<unsigned*>(to), words[0]);
   } else if constexpr (WORDS == 2) {
-    STORE(reinterpret_cast<uint2*>(to), make_uint2(words[0], words[1]));
+    __stcs(reinterpret_cast<uint2*>(to), make_uint2(words[0], words[1]));
   } else {
-    STORE(reinterpret_cast<uint4*>(to),
+    __stcs(reinterpret_cast<uint4*>(to),
            make_uint4(words[0], words[1], words[2], words[3]));
   }
 }
@@ -168,6 +165,7 @@ __device__ __forceinline__ Packed<T, COUNT> packed(const float (&values)[COUNT])
   return result;
 }
 
+// A vector of one value, and single elements as floats.
 template <typename T, int COUNT>
 __device__ __forceinline__ Packed<T, COUNT> filled(float value) {
   float values[COUNT];
