@@ -11,10 +11,22 @@ __device__ __forceinline__ unsigned shared_address(const void* at) {
   return unsigned(__cvta_generic_to_shared(at));
 }
 
-// Without a byte to copy the 16 become zeros, and `from` is not read.
+// Without a byte to copy all become zeros, and `from` is not read.
+template <int SIZE>
+__device__ __forceinline__ void copy_bytes(unsigned to, const void* from, int bytes) {
+  if constexpr (SIZE == 16) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
+                 "r"(bytes)
+                 : "memory");
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from),
+                 "n"(SIZE), "r"(bytes)
+                 : "memory");
+  }
+}
+
 __device__ __forceinline__ void copy_16_bytes(unsigned to, const void* from, int bytes) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
-               "r"(bytes));
+  copy_bytes<16>(to, from, bytes);
 }
 
 __device__ __forceinline__ void commit_copies() {
