@@ -46,10 +46,10 @@ def as_float(bits: Any) -> np.float32:
 def compiled() -> Any:
     """The module; not by RawModule, to which CuPy adds -ftz=true."""
     code = (SOURCES / "functions_check.cu").read_text(encoding="utf-8")
-    header = (SOURCES / "functions.cuh").read_bytes()
-    program = nvrtc.createProgram(code, "check.cu", (header,), (b"functions.cuh",))
+    program = nvrtc.createProgram(code, "check.cu", (), ())
     architecture = f"-arch=sm_{cupy.cuda.Device().compute_capability}"
-    nvrtc.compileProgram(program, (architecture, "-std=c++17", "--fmad=false"))
+    options = (architecture, "-std=c++17", "--fmad=false", f"-I{SOURCES}")
+    nvrtc.compileProgram(program, options)
     module = cupy.cuda.function.Module()
     module.load(nvrtc.getCUBIN(program))
     return module

@@ -11,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scancheck.oracles import double_word, double_word_functions
-from scancheck.oracles.jit import jit
+from scancheck.oracles.jit import NO_ALLOCATION, jit
 from scancheck.oracles.numbers import ArrayNumber
 
 FloatArray = NDArray[np.float64]
+Parts = tuple[FloatArray, ...]  # hi, lo and radius
 
 # Ten roundings at most go into a radius per step of a recurrence, each 2**-53: this
 # makes good for 5e7 steps.
@@ -27,79 +28,48 @@ _softplus = double_word_functions.softplus
 _sigmoid = double_word_functions.sigmoid
 
 
-@jit()
-def _add_all(
-    xh: FloatArray,
-    xl: FloatArray,
-    xr: FloatArray,
-    yh: FloatArray,
-    yl: FloatArray,
-    yr: FloatArray,
-    zh: FloatArray,
-    zl: FloatArray,
-    zr: FloatArray,
-) -> None:
-    for i in range(zh.size):
-        zh[i], zl[i], zr[i] = _add(xh[i], xl[i], xr[i], yh[i], yl[i], yr[i])
+@jit(**NO_ALLOCATION, forceinline=True)
+def _at(x: Parts, i: int) -> double_word.Triple:
+    return x[0][i], x[1][i], x[2][i]
 
 
-@jit()
-def _multiply_all(
-    xh: FloatArray,
-    xl: FloatArray,
-    xr: FloatArray,
-    yh: FloatArray,
-    yl: FloatArray,
-    yr: FloatArray,
-    zh: FloatArray,
-    zl: FloatArray,
-    zr: FloatArray,
-) -> None:
-    for i in range(zh.size):
-        zh[i], zl[i], zr[i] = _multiply(xh[i], xl[i], xr[i], yh[i], yl[i], yr[i])
+@jit(**NO_ALLOCATION, forceinline=True)
+def _put(x: Parts, i: int, number: double_word.Triple) -> None:
+    x[0][i], x[1][i], x[2][i] = number
 
 
-@jit()
-def _exp_all(
-    xh: FloatArray,
-    xl: FloatArray,
-    xr: FloatArray,
-    zh: FloatArray,
-    zl: FloatArray,
-    zr: FloatArray,
-) -> None:
-    for i in range(zh.size):
-        zh[i], zl[i], zr[i] = _exp(xh[i], xl[i], xr[i])
+@jit(**NO_ALLOCATION)
+def _add_all(x: Parts, y: Parts, z: Parts) -> None:
+    for i in range(z[0].size):
+        _put(z, i, _add(*_at(x, i), *_at(y, i)))
 
 
-@jit()
-def _softplus_all(
-    xh: FloatArray,
-    xl: FloatArray,
-    xr: FloatArray,
-    zh: FloatArray,
-    zl: FloatArray,
-    zr: FloatArray,
-) -> None:
-    for i in range(zh.size):
-        zh[i], zl[i], zr[i] = _softplus(xh[i], xl[i], xr[i])
+@jit(**NO_ALLOCATION)
+def _multiply_all(x: Parts, y: Parts, z: Parts) -> None:
+    for i in range(z[0].size):
+        _put(z, i, _multiply(*_at(x, i), *_at(y, i)))
 
 
-@jit()
-def _sigmoid_all(
-    xh: FloatArray,
-    xl: FloatArray,
-    xr: FloatArray,
-    zh: FloatArray,
-    zl: FloatArray,
-    zr: FloatArray,
-) -> None:
-    for i in range(zh.size):
-        zh[i], zl[i], zr[i] = _sigmoid(xh[i], xl[i], xr[i])
+@jit(**NO_ALLOCATION)
+def _exp_all(x: Parts, z: Parts) -> None:
+    for i in range(z[0].size):
+        _put(z, i, _exp(*_at(x, i)))
+
+
+@jit(**NO_ALLOCATION)
+def _softplus_all(x: Parts, z: Parts) -> None:
+    for i in range(z[0].size):
+        _put(z, i, _softplus(*_at(x, i)))
+
+
+@jit(**NO_ALLOCATION)
+def _sigmoid_all(x: Parts, z: Parts) -> None:
+    for i in range(z[0].size):
+        _put(z, i, _sigmoid(*_at(x, i)))
 
 
 class Loops(NamedTuple):
-    """The compiled loops of one kind of number, over flat component arrays."""
+    """The compiled loops of one kind of number: flat operands, and the result."""
 
     add: Callable[..., None]
     multiply: Callable[..., None]
@@ -181,13 +151,15 @@ class WordNumber(ArrayNumber):
     def _elementwise(self, loop: Callable[..., None], *others: Self) -> Self:
         """A compiled loop over the entries of this number and others, broadcast."""
         shape = np.broadcast_shapes(self.shape, *(other.shape for other in others))
-        flat = [
-            np.ascontiguousarray(np.broadcast_to(part, shape)).reshape(-1)
+        operands = [
+            tuple(
+                np.ascontiguousarray(np.broadcast_to(part, shape)).reshape(-1)
+                for part in number.components
+            )
             for number in (self, *others)
-            for part in number.components
         ]
-        out = [np.empty(part.size, part.dtype) for part in flat[: len(self.components)]]
-        loop(*flat, *out)
+        out = tuple(np.empty(part.size, part.dtype) for part in operands[0])
+        loop(*operands, out)
         return self.like(*(part.reshape(shape) for part in out))
 
 

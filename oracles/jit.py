@@ -1,76 +1,14 @@
-"""Numba compilation for the oracles: one decorator and its cache directory.
+"""Numba compilation for the oracles, and for the bounds, which call their loops."""
 
-Numba's own cache does not see that a function called by a cached one was edited. The
-directory used here carries a hash of all sources that compiled functions may come
-from, so an edit anywhere leads to a fresh one.
-"""
-
-import hashlib
-import os
-from collections.abc import Callable
-from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeVar
-
-import numba
 
 from scancheck import errors
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-# Numba fills its configuration at run time, and its stubs cannot see options as a dict.
-_config: Any = numba.config
-_njit: Any = numba.njit
+from scancheck.jit import jit_of
 
 # For functions that allocate nothing: views of arrays are not counted as references,
 # which costs more than a short row of arithmetic.
 NO_ALLOCATION = {"_nrt": False}
 
-
-def jit(**options: Any) -> Callable[[F], F]:
-    """A decorator that compiles with Numba: cached, without the GIL, NumPy's division.
-
-    No fastmath: every operation rounds as written. `options` are numba.njit's.
-    """
-    settings = {"cache": True, "nogil": True, "error_model": "numpy"} | options
-
-    def compiled(function: F) -> F:
-        default = _config.CACHE_DIR
-        _config.CACHE_DIR = _cache_directory() or default
-        try:
-            result: F = _njit(**settings)(function)
-        finally:
-            _config.CACHE_DIR = default
-        return result
-
-    return compiled
-
-
-@lru_cache(maxsize=1)
-def _cache_directory() -> str:
-    """The cache directory of the present sources; empty where none can be written."""
-    base = _config.CACHE_DIR or os.environ.get("XDG_CACHE_HOME", "~/.cache")
-    directory = Path(base).expanduser() / "scancheck" / "numba" / _source_hash()
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        return ""
-    return str(directory) if os.access(directory, os.W_OK) else ""
-
-
-def _source_hash() -> str:
-    """A short hash of every source file that compiles functions.
-
-    Compiled code calls only compiled code, and that is marked with `jit`.
-    """
-    digest = hashlib.sha256()
-    package = Path(errors.__file__).parent
-    for folder in (Path(__file__).parent, package / "bounds"):
-        for path in sorted(folder.glob("*.py")):
-            source = path.read_bytes()
-            if b"jit" in source:
-                digest.update(path.name.encode() + b"\0" + source)
-    return digest.hexdigest()[:16]
-
+jit = jit_of("numba", (Path(__file__).parent, Path(errors.__file__).parent / "bounds"))
 
 __all__ = ["NO_ALLOCATION", "jit"]

@@ -47,10 +47,8 @@ class WideDouble(WordNumber):
     def exactly(self, values: FloatArray) -> Self:
         """Stored values, known exactly; NaN and infinity are not known at all."""
         flat = np.ascontiguousarray(values, dtype=np.float64).reshape(-1)
-        hi, lo, radius = (np.empty(flat.size) for _ in range(3))
-        exponent = np.empty(flat.size, np.int64)
-        wide_loops.stored_all(flat, hi, lo, radius, exponent)
-        out = (hi, lo, radius, exponent)
+        out = _empty(flat.size)
+        wide_loops.stored_all(flat, out)
         return self.like(*(part.reshape(np.shape(values)) for part in out))
 
 

@@ -12,7 +12,6 @@ from scancheck.oracles import wide_word
 from scancheck.oracles.jit import NO_ALLOCATION, jit
 
 F = NDArray[np.float64]
-E = NDArray[np.int64]
 Parts = tuple[NDArray[Any], ...]
 
 _add = wide_word.add
@@ -23,76 +22,56 @@ _sigmoid = wide_word.sigmoid
 _normal = wide_word.normal
 
 
-@jit()
-def stored_all(values: F, zh: F, zl: F, zr: F, ze: E) -> None:
+@jit(**NO_ALLOCATION, forceinline=True)
+def _at(x: Parts, i: int) -> wide_word.Wide:
+    return x[0][i], x[1][i], x[2][i], x[3][i]
+
+
+@jit(**NO_ALLOCATION, forceinline=True)
+def _put_at(x: Parts, i: int, number: wide_word.Wide) -> None:
+    x[0][i], x[1][i], x[2][i], x[3][i] = number
+
+
+@jit(**NO_ALLOCATION)
+def stored_all(values: F, z: Parts) -> None:
     """Stored values, of radius 0."""
     for i in range(values.size):
-        zh[i], zl[i], zr[i], ze[i] = _normal(values[i], 0.0, 0.0, 0)
+        _put_at(z, i, _normal(values[i], 0.0, 0.0, 0))
 
 
-@jit()
-def add_all(
-    xh: F,
-    xl: F,
-    xr: F,
-    xe: E,
-    yh: F,
-    yl: F,
-    yr: F,
-    ye: E,
-    zh: F,
-    zl: F,
-    zr: F,
-    ze: E,
-) -> None:
+@jit(**NO_ALLOCATION)
+def add_all(x: Parts, y: Parts, z: Parts) -> None:
     """x + y."""
-    for i in range(zh.size):
-        zh[i], zl[i], zr[i], ze[i] = _add(
-            xh[i], xl[i], xr[i], xe[i], yh[i], yl[i], yr[i], ye[i]
-        )
+    for i in range(z[0].size):
+        _put_at(z, i, _add(*_at(x, i), *_at(y, i)))
 
 
-@jit()
-def multiply_all(
-    xh: F,
-    xl: F,
-    xr: F,
-    xe: E,
-    yh: F,
-    yl: F,
-    yr: F,
-    ye: E,
-    zh: F,
-    zl: F,
-    zr: F,
-    ze: E,
-) -> None:
+@jit(**NO_ALLOCATION)
+def multiply_all(x: Parts, y: Parts, z: Parts) -> None:
     """x y."""
-    for i in range(zh.size):
-        zh[i], zl[i], zr[i], ze[i] = _multiply(
-            xh[i], xl[i], xr[i], xe[i], yh[i], yl[i], yr[i], ye[i]
-        )
+    for i in range(z[0].size):
+        _put_at(z, i, _multiply(*_at(x, i), *_at(y, i)))
 
 
-@jit()
-def exp_all(xh: F, xl: F, xr: F, xe: E, zh: F, zl: F, zr: F, ze: E) -> None:
+@jit(**NO_ALLOCATION)
+def exp_all(x: Parts, z: Parts) -> None:
     """exp(x)."""
-    for i in range(zh.size):
-        zh[i], zl[i], zr[i], ze[i] = _exp(xh[i], xl[i], xr[i], xe[i])
+    for i in range(z[0].size):
+        _put_at(z, i, _exp(*_at(x, i)))
 
 
-@jit()
-def softplus_all(xh: F, xl: F, xr: F, xe: E, zh: F, zl: F, zr: F, ze: E) -> None:
+@jit(**NO_ALLOCATION)
+def softplus_all(x: Parts, z: Parts) -> None:
     """log(1 + exp(x))."""
-    for i in range(zh.size):
-        zh[i], zl[i], zr[i], ze[i] = _softplus(xh[i], xl[i], xr[i], xe[i])
+    for i in range(z[0].size):
+        _put_at(z, i, _softplus(*_at(x, i)))
 
 
-@jit()
-def sigmoid_all(xh: F, xl: F, xr: F, xe: E, zh: F, zl: F, zr: F, ze: E) -> None:
+@jit(**NO_ALLOCATION)
+def sigmoid_all(x: Parts, z: Parts) -> None:
     """1 / (1 + exp(-x))."""
-    for i in range(zh.size):
-        zh[i], zl[i], zr[i], ze[i] = _sigmoid(xh[i], xl[i], xr[i], xe[i])
+    for i in range(z[0].size):
+        _put_at(z, i, _sigmoid(*_at(x, i)))
 
 
 @jit(**NO_ALLOCATION)

@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 LAYERS = (
-    ("errors", "formats", "environment"),
+    ("errors", "formats", "environment", "jit"),
     ("contract", "case", "kernel"),
     ("ops",),
     ("recipes", "oracles", "kernels"),

@@ -8,36 +8,24 @@ import torch
 from numpy.typing import NDArray
 from torch.autograd.function import once_differentiable
 
-from scancheck.errors import CaseInvalid
 from scancheck.kernels.cuda import selective_scan_backward_instances
 from scancheck.kernels.cuda.compile import function_with_shared
-from scancheck.kernels.cuda.launch import (
-    CUDA_NAMES,
-    aligned,
-    check_device,
-    check_tensor,
-    launch,
-    on_device,
-    pointer,
-)
+from scancheck.kernels.cuda.launch import check_device, launch, on_device, pointer
 from scancheck.kernels.cuda.selective_scan_backward import backward
 from scancheck.kernels.cuda.selective_scan_instances import (
-    BYTES,
-    LARGEST_STATES,
-    LARGEST_STEPS,
     SOURCE,
-    STORAGE,
     Instance,
     Problem,
     blocks,
     chosen,
 )
-
-OP = "selective_scan"
-
-_DTYPES = {name: dtype for dtype, name in CUDA_NAMES.items()}
-DTYPES = {_DTYPES[source]: name for name, source in STORAGE.items()}
-"""Names of the storage formats by torch dtype."""
+from scancheck.kernels.cuda.selective_scan_problem import (
+    DTYPES,
+    OP,
+    key_strides,
+    problem_of,
+    strides,
+)
 
 _NAMES = ("u", "delta", "z", "B", "C", "A", "D", "delta_bias", "initial_state")
 _Tensors = tuple[torch.Tensor | None, ...]
@@ -241,13 +229,13 @@ def _planned(
         problem.steps,
         problem.states,
         problem.groups,
-        *_strides(u, 2),
-        *_strides(tensors["delta"], 2),
-        *_strides(tensors["z"], 2),
-        *_key_strides(tensors["B"]),
-        *_key_strides(tensors["C"]),
-        *_strides(tensors["A"], 1),
-        *_strides(tensors["initial_state"], 2),
+        *strides(u, 2),
+        *strides(tensors["delta"], 2),
+        *strides(tensors["z"], 2),
+        *key_strides(tensors["B"]),
+        *key_strides(tensors["C"]),
+        *strides(tensors["A"], 1),
+        *strides(tensors["initial_state"], 2),
         edge_steps.bit_length() - 1,
         int(delta_softplus),
     )
@@ -261,107 +249,9 @@ def _planned(
     )
 
 
-def _strides(tensor: torch.Tensor | None, count: int) -> tuple[int, ...]:
-    return (0,) * count if tensor is None else tuple(tensor.stride()[:count])
-
-
-def _key_strides(tensor: torch.Tensor | None) -> tuple[int, ...]:
-    """Of B or C by batch, group and state; of a constant one 0, 0 and by channel."""
-    assert tensor is not None
-    match tensor.stride():
-        case (channel, _):
-            return 0, 0, channel
-        case (batch, state, _):
-            return batch, 0, state
-        case strides:
-            return strides[:3]
-
-
 def _initial(
     u: torch.Tensor, A: torch.Tensor, initial_state: torch.Tensor | None
 ) -> torch.Tensor:
     if initial_state is not None:
         return initial_state.clone()
     return u.new_zeros(*u.shape[:2], A.shape[1], dtype=torch.float32)
-
-
-def problem_of(tensors: dict[str, torch.Tensor | None], shared: int) -> Problem:
-    """The problem of these tensors on a device with so much shared memory per block.
-
-    Raises CaseInvalid for shapes and dtypes that do not fit.
-    """
-    u, delta, A, B, C = (tensors[name] for name in ("u", "delta", "A", "B", "C"))
-    assert u is not None and delta is not None
-    assert A is not None and B is not None and C is not None
-    if u.ndim != 3:
-        raise CaseInvalid(f"{OP} u: expected [B, D, L]; got shape {list(u.shape)}")
-    batch, channels, steps = u.shape
-    if steps > LARGEST_STEPS:
-        raise CaseInvalid(f"{OP} u: expected L up to {LARGEST_STEPS}; got {steps}")
-    check_tensor(OP, "u", u)
-    own, fp32 = (u.dtype,), (torch.float32,)
-    check_tensor(OP, "delta", delta, shape=u.shape, dtypes=own)
-    if A.ndim != 2 or not 1 <= A.shape[1] <= LARGEST_STATES:
-        raise CaseInvalid(
-            f"{OP} A: expected [D, N] with N from 1 to {LARGEST_STATES}; "
-            f"got shape {list(A.shape)}"
-        )
-    states = A.shape[1]
-    check_tensor(OP, "A", A, shape=(channels, states), dtypes=fp32)
-    told = (_groups(name, tensors[name], channels) for name in ("B", "C"))
-    groups = {count for count in told if count is not None}
-    if len(groups) > 1:
-        raise CaseInvalid(
-            f"{OP} C: expected as many groups as B has; got {C.shape[1]}, "
-            f"and B has {B.shape[1]}"
-        )
-    group_count = groups.pop() if groups else 1
-    for name, keys in (("B", B), ("C", C)):
-        shapes = {
-            2: (channels, states),
-            3: (batch, states, steps),
-            4: (batch, group_count, states, steps),
-        }
-        dtypes = fp32 if keys.ndim == 2 else own
-        check_tensor(OP, name, keys, shape=shapes[keys.ndim], dtypes=dtypes)
-    optional = {
-        "D": ((channels,), fp32),
-        "z": (tuple(u.shape), own),
-        "delta_bias": ((channels,), fp32),
-        "initial_state": ((batch, channels, states), fp32),
-    }
-    for name, (shape, dtypes) in optional.items():
-        if (tensor := tensors[name]) is not None:
-            check_tensor(OP, name, tensor, shape=shape, dtypes=dtypes)
-    vector = 16 // BYTES[DTYPES[u.dtype]]
-    keys_in_storage = [x for x in (B, C) if x.ndim > 2]
-    return Problem(
-        batch=batch,
-        channels=channels,
-        steps=steps,
-        states=states,
-        groups=group_count,
-        constant_b=B.ndim == 2,
-        constant_c=C.ndim == 2,
-        aligned=aligned(vector, u, delta, tensors["z"], *keys_in_storage),
-        shared=shared,
-    )
-
-
-def _groups(name: str, keys: torch.Tensor | None, channels: int) -> int | None:
-    """G of B or C; None where it is constant. Raises CaseInvalid for other layouts."""
-    assert keys is not None
-    if keys.ndim not in (2, 3, 4):
-        raise CaseInvalid(
-            f"{OP} {name}: expected [B, N, L], [B, G, N, L] or [D, N]; "
-            f"got shape {list(keys.shape)}"
-        )
-    if keys.ndim == 2:
-        return None
-    groups = 1 if keys.ndim == 3 else keys.shape[1]
-    if groups < 1 or channels % groups:
-        raise CaseInvalid(
-            f"{OP} {name}: expected groups that divide {channels} channels; "
-            f"got {groups}"
-        )
-    return groups

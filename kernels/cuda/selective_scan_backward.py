@@ -26,6 +26,7 @@ from scancheck.kernels.cuda.selective_scan_backward_instances import (
     slices,
 )
 from scancheck.kernels.cuda.selective_scan_instances import STORAGE, Problem
+from scancheck.kernels.cuda.selective_scan_problem import key_strides, strides
 
 Tensor = torch.Tensor
 Tensors = Mapping[str, Tensor | None]
@@ -167,8 +168,8 @@ def _scan(
         problem.groups,
         part.begin,
         part.end,
-        *(s for name in ("u", "delta", "z", "y_bar") for s in _strides(by_batch[name])),
-        *(s for x in keys.values() for s in _key_strides(x)),
+        *(s for n in ("u", "delta", "z", "y_bar") for s in strides(by_batch[n], 2)),
+        *(s for x in keys.values() for s in key_strides(x)),
         A.stride(0),
         int(delta_softplus),
     )
@@ -237,19 +238,3 @@ def _packed(words: tuple[int, ...]) -> int:
     """The words as one argument of a kernel."""
     packed: int = np.array(words, dtype=np.int64).view(f"V{8 * len(words)}")  # type: ignore[assignment]
     return packed
-
-
-def _strides(tensor: Tensor | None) -> tuple[int, ...]:
-    return (0, 0) if tensor is None else tuple(tensor.stride()[:2])
-
-
-def _key_strides(tensor: Tensor | None) -> tuple[int, ...]:
-    """Of B or C by batch, group and state; of a constant one 0, 0 and by channel."""
-    assert tensor is not None
-    match tensor.stride():
-        case (channel, _):
-            return 0, 0, channel
-        case (batch, state, _):
-            return batch, 0, state
-        case strides:
-            return strides[:3]

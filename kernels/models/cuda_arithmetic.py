@@ -4,15 +4,11 @@ Sums, products and quotients of np.float32 are plain operators: each rounds to n
 on both sides. Here is what needs an instruction of its own.
 """
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
-from llvmlite import ir
 from numba import float32
-from numba.extending import intrinsic
 from numpy.typing import NDArray
 
+from scancheck.jit import fma_of
 from scancheck.kernels.models.jit import jit
 
 Float32Array = NDArray[np.float32]
@@ -23,18 +19,7 @@ _MANTISSA_BITS = np.int32(23)
 inlined = jit(forceinline=True, _nrt=False)
 """Compiles a function of scalars into its callers."""
 
-
-def _fma(typing_context: Any, a: Any, b: Any, c: Any) -> Any:
-    """a b + c in fp32, rounded once."""
-
-    def lower(context: Any, builder: ir.IRBuilder, call: Any, arguments: Any) -> Any:
-        return builder.fma(*arguments)
-
-    return float32(float32, float32, float32), lower
-
-
-_intrinsic: Any = intrinsic
-fma: Callable[..., Any] = _intrinsic(_fma)
+fma = fma_of(float32)
 
 
 @inlined

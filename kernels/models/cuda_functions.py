@@ -98,21 +98,22 @@ _LOG_LOWEST_BITS = np.int32(_f(0.75).view(np.int32))
 _EXPONENT_BITS = np.int32(-0x00800000)
 _23 = np.int32(23)
 
-_A0, _A1, _A2, _A3, _A4, _A5 = (_f(c) for c in EXP2)
-_B0, _B1, _B2, _B3, _B4, _B5 = (_f(c) for c in EXPM1)
-_C0, _C1, _C2, _C3, _C4, _C5, _C6, _C7, _C8 = (_f(c) for c in LOG1P)
-_D0, _D1, _D2, _D3, _D4, _D5, _D6, _D7, _D8 = (_f(c) for c in LOG)
-_E0, _E1, _E2 = (_f(c) for c in RECIPROCAL)
+_EXP2, _EXPM1, _LOG1P, _LOG, _RECIPROCAL = (
+    tuple(map(_f, c)) for c in (EXP2, EXPM1, LOG1P, LOG, RECIPROCAL)
+)
+
+
+@inlined
+def _polynomial(x, coefficients):
+    p = coefficients[-1]
+    for i in range(len(coefficients) - 2, -1, -1):
+        p = fma(x, p, coefficients[i])
+    return p
 
 
 @inlined
 def _exp2_fraction(f):
-    p = fma(f, _A5, _A4)
-    p = fma(f, p, _A3)
-    p = fma(f, p, _A2)
-    p = fma(f, p, _A1)
-    p = fma(f, p, _A0)
-    return fma(f, p, _ONE)
+    return fma(f, _polynomial(f, _EXP2), _ONE)
 
 
 @inlined
@@ -166,12 +167,7 @@ def expm1(x):
     n = shifted - _SHIFT
     r = fma(-n, _LN_2_SHORT, y)
     r = fma(-n, _LN_2_REST, r)
-    p = fma(r, _B5, _B4)
-    p = fma(r, p, _B3)
-    p = fma(r, p, _B2)
-    p = fma(r, p, _B1)
-    p = fma(r, p, _B0)
-    q = fma(r * r, p, r)
+    q = fma(r * r, _polynomial(r, _EXPM1), r)
     unit = _HALF if y > _EXPM1_HALVED else _ONE
     power = scaled(unit, shifted)
     value = fma(power, q, power - unit)
@@ -182,15 +178,7 @@ def expm1(x):
 @inlined
 def log1p_unit(x):
     """log(1 + x) for 0 <= x <= 1."""
-    p = fma(x, _C8, _C7)
-    p = fma(x, p, _C6)
-    p = fma(x, p, _C5)
-    p = fma(x, p, _C4)
-    p = fma(x, p, _C3)
-    p = fma(x, p, _C2)
-    p = fma(x, p, _C1)
-    p = fma(x, p, _C0)
-    return fma(x * x, p, x)
+    return fma(x * x, _polynomial(x, _LOG1P), x)
 
 
 @inlined
@@ -200,15 +188,7 @@ def _log_power(x):
 
 @inlined
 def _log_reduced(f):
-    p = fma(f, _D8, _D7)
-    p = fma(f, p, _D6)
-    p = fma(f, p, _D5)
-    p = fma(f, p, _D4)
-    p = fma(f, p, _D3)
-    p = fma(f, p, _D2)
-    p = fma(f, p, _D1)
-    p = fma(f, p, _D0)
-    return fma(f * f, p, f)
+    return fma(f * f, _polynomial(f, _LOG), f)
 
 
 @inlined
@@ -248,8 +228,7 @@ def softplus(x):
 @inlined
 def sigmoid_of(x, e):
     """1 / (1 + e**-x) from e = exp(-abs(x))."""
-    r = fma(e, _E2, _E1)
-    r = fma(e, r, _E0)
+    r = _polynomial(e, _RECIPROCAL)
     r = fma(r, fma(-r, e, _ONE - r), r)
     r = fma(r, fma(-r, e, _ONE - r), r)
     return e * r if x < _ZERO else r

@@ -18,6 +18,7 @@ from scancheck.kernels.cuda.selective_scan_instances import (
     chosen,
     instances,
 )
+from scancheck.kernels.cuda.selective_scan_problem import problem_of
 from scancheck.kernels.models.cuda_selective_scan import selective_scan
 
 Tensors = dict[str, torch.Tensor]
@@ -211,17 +212,17 @@ def layouts(**changes: tuple[int, ...]) -> dict[str, torch.Tensor | None]:
 def test_wrong_shapes_are_named(name: str, shape: tuple[int, ...]) -> None:
     """A tensor of a wrong shape is refused by its name before anything is launched."""
     with pytest.raises(CaseInvalid, match=f"selective_scan {name}: expected"):
-        launcher.problem_of(layouts(**{name: shape}), 232448)
+        problem_of(layouts(**{name: shape}), 232448)
 
 
 def test_problem_of_a_call() -> None:
     """Sizes, groups and alignment are told from the tensors."""
-    found = launcher.problem_of(layouts(), 232448)
+    found = problem_of(layouts(), 232448)
     assert (found.batch, found.channels, found.steps) == (2, 6, 8)
     assert (found.states, found.groups) == (4, 3)
     assert found.aligned and not found.constant_b
     odd = dict.fromkeys(("u", "delta", "z"), (2, 6, 9))
-    found = launcher.problem_of(layouts(**odd, B=(6, 4), C=(2, 4, 9)), 232448)
+    found = problem_of(layouts(**odd, B=(6, 4), C=(2, 4, 9)), 232448)
     assert not found.aligned and found.constant_b and found.groups == 1
 
 

@@ -25,83 +25,13 @@ from scancheck.runner.poison import memory_filled_with
 LINEAR_SCAN = op_named("linear_scan")
 LIMIT_S = 2.0
 
-KERNELS = '''
-import ctypes
-import os
-import time
-
-import torch
-
-from scancheck.runner import execute, serving
-
-
-def scan(a, b):
-    h, rows = torch.zeros_like(b[:, 0]), [b[:, :0]]
-    for t in range(b.shape[1]):
-        h = a[:, t] * h + b[:, t]
-        rows.append(h[:, None])
-    return torch.cat(rows, 1)
-
-
-def crashes(a, b):
-    if b.shape[1] > 40:
-        ctypes.string_at(0)
-    return scan(a, b)
-
-
-def leaves(a, b):
-    if b.shape[1] > 40:
-        os._exit(7)
-    return scan(a, b)
-
-
-def hangs(a, b):
-    while b.shape[1] > 40:
-        time.sleep(0.01)
-    return scan(a, b)
-
-
-def interrupts(a, b):
-    if b.shape[1] > 40:
-        raise KeyboardInterrupt
-    return scan(a, b)
-
-
-def loses_the_device(a, b):
-    """As a fault on a CUDA device does, told by every later use of it."""
-    if b.shape[1] > 40:
-        serving.is_lost = lambda device: True
-        execute.__globals__["is_lost"] = serving.is_lost
-        raise RuntimeError("CUDA error: an illegal memory access was encountered")
-    return scan(a, b)
-
-
-def unwritten(a, b):
-    return torch.empty_like(b)
-
-
-def in_process(a, b):
-    """The number of its process as every output."""
-    return torch.full_like(b, float(os.getpid()))
-
-
-def needs_more(a, b, chunk_size):
-    return b
-'''
-
-
-@pytest.fixture(scope="module")
-def kernel_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The file of the kernels above."""
-    path = tmp_path_factory.mktemp("kernels") / "own_process_kernels.py"
-    path.write_text(KERNELS, encoding="utf-8")
-    return path
+KERNEL_FILE = Path(__file__).parents[1] / "own_kernels.py"
 
 
 @contextmanager
-def own(path: Path, name: str) -> Iterator[Kernel]:
+def own(name: str) -> Iterator[Kernel]:
     """A kernel of the file, in its process."""
-    target = f"{path}:{name}"
+    target = f"{KERNEL_FILE}:{name}"
     (kernel,) = resolve_target(target, "linear_scan")
     load = loader(target, "linear_scan", "cpu")
     with in_own_process(kernel, load, limit_s=LIMIT_S) as found:
@@ -120,11 +50,11 @@ def run(kernel: Kernel, steps: int) -> Outcome:
     return execute(kernel, LINEAR_SCAN, inputs(steps), "fp32")
 
 
-def test_the_outcome_is_that_of_this_process(kernel_file: Path) -> None:
+def test_the_outcome_is_that_of_this_process() -> None:
     """Outputs and gradients have the same bits."""
     bars = {"h": np.ones((2, 9, 3))}
-    (here,) = resolve_target(f"{kernel_file}:scan", "linear_scan")
-    with own(kernel_file, "scan") as there:
+    (here,) = resolve_target(f"{KERNEL_FILE}:scan", "linear_scan")
+    with own("scan") as there:
         one, other = (
             execute(kernel, LINEAR_SCAN, inputs(9), "fp32", cotangents=bars)
             for kernel in (here, there)
@@ -147,10 +77,10 @@ def test_the_outcome_is_that_of_this_process(kernel_file: Path) -> None:
     ],
 )
 def test_what_ends_the_process_costs_one_outcome(
-    kernel_file: Path, name: str, kind: str, told: str
+    name: str, kind: str, told: str
 ) -> None:
     """Its problem says how and where; the calls around it have their outputs."""
-    with own(kernel_file, name) as kernel:
+    with own(name) as kernel:
         before, failed, after = (run(kernel, steps) for steps in (5, 50, 6))
     assert before.problem is None
     assert after.problem is None
@@ -162,26 +92,26 @@ def test_what_ends_the_process_costs_one_outcome(
     assert failed.device_lost == (name == "loses_the_device")
 
 
-def test_one_process_answers_until_it_is_closed(kernel_file: Path) -> None:
+def test_one_process_answers_until_it_is_closed() -> None:
     """It is another one than the caller's, and the same for every call."""
-    with own(kernel_file, "in_process") as kernel:
+    with own("in_process") as kernel:
         found = [run(kernel, 5).outputs["h"].flat[0] for _ in range(3)]
     assert len(set(found)) == 1
     assert found[0] != float(os.getpid())
 
 
-def test_the_filling_of_memory_goes_along(kernel_file: Path) -> None:
+def test_the_filling_of_memory_goes_along() -> None:
     """Memory that is not written is NaN there, or zero where that is asked for."""
-    with own(kernel_file, "unwritten") as kernel:
+    with own("unwritten") as kernel:
         assert np.isnan(run(kernel, 5).outputs["h"]).all()
         with memory_filled_with(0):
             assert not run(kernel, 5).outputs["h"].any()
 
 
-def test_a_kernel_that_cannot_be_loaded_there(kernel_file: Path) -> None:
+def test_a_kernel_that_cannot_be_loaded_there() -> None:
     """The message is that of the target."""
     kernel = Kernel(name="k", op="linear_scan", call=lambda a, b: b)
-    load = loader(f"{kernel_file}:missing", "linear_scan", "cpu")
+    load = loader(f"{KERNEL_FILE}:missing", "linear_scan", "cpu")
     with (
         pytest.raises(CaseInvalid, match="has no 'missing'"),
         in_own_process(kernel, load),
@@ -189,9 +119,9 @@ def test_a_kernel_that_cannot_be_loaded_there(kernel_file: Path) -> None:
         pass
 
 
-def test_verdicts_survive_a_crash(kernel_file: Path) -> None:
+def test_verdicts_survive_a_crash() -> None:
     """Longer cases are ERROR, shorter ones pass, whichever comes first."""
-    with own(kernel_file, "crashes") as kernel:
+    with own("crashes") as kernel:
         record = verify(kernel).record
     assert record.verdict == "ERROR"
     assert record.counts["PASS"] > 5
@@ -201,9 +131,7 @@ def test_verdicts_survive_a_crash(kernel_file: Path) -> None:
     assert "by SIGSEGV" in finding.reason
 
 
-def test_a_script_without_a_guard_is_not_run_again(
-    kernel_file: Path, tmp_path: Path
-) -> None:
+def test_a_script_without_a_guard_is_not_run_again(tmp_path: Path) -> None:
     """The process imports the kernel, and not the program that asks."""
     script = tmp_path / "program.py"
     script.write_text(
@@ -217,7 +145,7 @@ def test_a_script_without_a_guard_is_not_run_again(
         "    print('started', sys.modules['__main__'].__file__ == sys.argv[0])\n"
     )
     done = subprocess.run(
-        [sys.executable, str(script), f"{kernel_file}:scan"],
+        [sys.executable, str(script), f"{KERNEL_FILE}:scan"],
         capture_output=True,
         text=True,
         check=True,

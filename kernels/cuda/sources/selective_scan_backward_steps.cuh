@@ -13,25 +13,12 @@
 //   dB = sum over channels g d u             dC = sum over channels pbar h
 #pragma once
 
+#include "elements.cuh"
 #include "selective_scan_backward_arguments.cuh"
-#include "storage.cuh"
 
 constexpr int BACKWARD_WARPS = 4;
 constexpr int EDGE_STEPS = 32;
 constexpr int EDGE_BLOCKS = EDGE_STEPS / BLOCK_STEPS;
-
-template <class Storage>
-__device__ __forceinline__ float element(const void* tensor, long long offset) {
-  Packed<Storage, 1> value;
-  value.load(static_cast<const Storage*>(tensor) + offset);
-  return value.at(0);
-}
-
-template <class Storage>
-__device__ __forceinline__ void put(void* tensor, long long offset, float value) {
-  const float values[1] = {value};
-  packed<Storage, 1>(values).store(static_cast<Storage*>(tensor) + offset);
-}
 
 __device__ __forceinline__ float warp_sum(float value) {
 #pragma unroll
@@ -99,21 +86,21 @@ __global__ void __launch_bounds__(32 * BACKWARD_WARPS)
 
   const bool curved = a.delta_softplus != 0;
   auto size_of = [&](long long at, long long step) {
-    const float delta = element<Storage>(
+    const float delta = read<Storage>(
         a.delta, place.batch * a.delta_batch + at * a.delta_channel + step);
     const float bias = a.delta_bias != nullptr ? a.delta_bias[at] : 0.0f;
     return step_size<Functions>(__fadd_rn(delta, bias), curved);
   };
   auto input_of = [&](long long at, long long step) {
-    return element<Storage>(a.u, place.batch * a.u_batch + at * a.u_channel + step);
+    return read<Storage>(a.u, place.batch * a.u_batch + at * a.u_channel + step);
   };
   auto y_bar_of = [&](long long at, long long step) {
     if (a.y_bar == nullptr) return 0.0f;
-    return element<Storage>(
+    return read<Storage>(
         a.y_bar, place.batch * a.y_bar_batch + at * a.y_bar_channel + step);
   };
   auto gate_of = [&](long long at, long long step) {
-    return gate<Functions>(element<Storage>(
+    return gate<Functions>(read<Storage>(
         a.z, place.batch * a.z_batch + at * a.z_channel + step));
   };
 
@@ -130,7 +117,7 @@ __global__ void __launch_bounds__(32 * BACKWARD_WARPS)
         const long long row =
             of_c ? place.batch * a.C_batch + place.group * a.C_group + state * a.C_state
                  : place.batch * a.B_batch + place.group * a.B_group + state * a.B_state;
-        value = element<Storage>(of_c ? a.C : a.B, row + first_step + lane);
+        value = read<Storage>(of_c ? a.C : a.B, row + first_step + lane);
       }
       keys[lane * KEYS + i] = value;
     }
@@ -295,18 +282,18 @@ __global__ void __launch_bounds__(32 * BACKWARD_WARPS)
         if (a.z != nullptr) {
           const Gate z = gate_of(at, step);
           if (a.z_bar != nullptr) {
-            put<Storage>(a.z_bar, to, __fmul_rn(__fmul_rn(pbar, z.slope), output));
+            write<Storage>(a.z_bar, to, __fmul_rn(__fmul_rn(pbar, z.slope), output));
           }
           pbar = __fmul_rn(pbar, z.value);
         }
         float u_bar = __fmul_rn(sums.x, d.value);
         if (a.D != nullptr) u_bar = __fmaf_rn(a.D[at], pbar, u_bar);
-        put<Storage>(a.u_bar, to, u_bar);
+        write<Storage>(a.u_bar, to, u_bar);
         skipped = __fmul_rn(pbar, input);
         delta_bar =
             __fmaf_rn(sums.x, input, __fmul_rn(sums.y, scancheck::LN_2));
         if (curved) delta_bar = __fmul_rn(delta_bar, d.slope);
-        put<Storage>(a.delta_bar, to, delta_bar);
+        write<Storage>(a.delta_bar, to, delta_bar);
       }
       skipped = warp_sum(skipped);
       delta_bar = warp_sum(delta_bar);

@@ -1,7 +1,7 @@
 // The sums that blocks left, added in their order: no atomics, the same bits each time.
 #pragma once
 
-#include "storage.cuh"
+#include "elements.cuh"
 
 // to[i] = to[i] (or 0 where the rows are the first) + rows[0][i] + rows[1][i] + ...
 __global__ void __launch_bounds__(128)
@@ -53,9 +53,7 @@ __global__ void __launch_bounds__(256)
       void* const to = of_c ? a.C_bar : a.B_bar;
       if (to == nullptr) continue;
       const long long line = row * a.states + (of_c ? state - a.states : state);
-      const float values[1] = {turned[k][x]};
-      packed<Storage, 1>(values).store(static_cast<Storage*>(to) + line * a.steps +
-                                       a.begin + step);
+      write<Storage>(to, line * a.steps + a.begin + step, turned[k][x]);
     }
     __syncthreads();
   }

@@ -83,11 +83,6 @@ struct Compensated {
  private:
   // (2^f - 1) / f, |f| <= 1/2: as in exp2_fraction.
   static __device__ __forceinline__ float exp2_fraction_rest(float f) {
-    using namespace scancheck;
-    float p = __fmaf_rn(f, EXP2_5, EXP2_4);
-    p = __fmaf_rn(f, p, EXP2_3);
-    p = __fmaf_rn(f, p, EXP2_2);
-    p = __fmaf_rn(f, p, EXP2_1);
-    return __fmaf_rn(f, p, EXP2_0);
+    return scancheck::polynomial(f, scancheck::EXP2);
   }
 };

@@ -7,20 +7,13 @@
 // states operations and their order are those of selective_scan_rows.
 #pragma once
 
+#include "elements.cuh"
 #include "selective_scan_arguments.cuh"
 #include "selective_scan_recurrence.cuh"
-#include "storage.cuh"
 
 constexpr int STEPS_WARPS = 4;
 constexpr int STEPS_TILE = 32;
 constexpr int STEPS_PAIRS = STEPS_TILE + 1;  // of floats, a channel: no banks collide
-
-template <class Storage>
-__device__ __forceinline__ float read(const void* tensor, long long offset) {
-  Packed<Storage, 1> value;
-  value.load(static_cast<const Storage*>(tensor) + offset);
-  return value.at(0);
-}
 
 template <class Storage, class Recurrence, int LANES, bool CONSTANT_B, bool CONSTANT_C>
 __global__ void __launch_bounds__(32 * STEPS_WARPS)
@@ -130,9 +123,7 @@ __global__ void __launch_bounds__(32 * STEPS_WARPS)
         y = __fmul_rn(y, Functions::silu(read<Storage>(
                              a.z, place.batch * a.z_batch + at * a.z_channel + step)));
       }
-      const float values[1] = {y};
-      packed<Storage, 1>(values).store(static_cast<Storage*>(a.y) +
-                                       (place.batch * a.channels + at) * a.steps + step);
+      write<Storage>(a.y, (place.batch * a.channels + at) * a.steps + step, y);
     }
     __syncwarp();
   }
