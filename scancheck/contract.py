@@ -55,7 +55,12 @@ class Contract:
     gate_gradient: str = "direct"  # of log gates: direct (w_t G_t S_{t-1}) or
     # reverse_cumsum (sums of r obar S - G x over all later steps)
     comp: str = "none"  # none, kahan (addition only), full (product and addition)
+    # A backward pass may be plain where the forward pass keeps rests, and then has each
+    # decay as one rounded number: `gradient_exp`, or None for `exp`. Both are of all
+    # that gradients are made of, the states that the forward pass hands on included.
+    gradient_comp: str = "same"  # same as comp, none
     exp: ErrorModel = ErrorModel(e0=4.0, e1=2.35)  # CUDA's fast exp, numerics 2.1
+    gradient_exp: ErrorModel | None = None
     # ln x and ln(1 + x) are off by e0 |ln x| + e1: CUDA's fast logarithm, 3 ulps of the
     # result or 2^-21.41 near 1, and one rounding of 1 + x.
     ln: ErrorModel = ErrorModel(e0=6.0, e1=7.1)
@@ -78,6 +83,7 @@ CHOICES = {
     "log": ("none", "diff", "segsum", "factored", "ratio", "full", "renorm"),
     "gate_gradient": ("direct", "reverse_cumsum"),
     "comp": ("none", "kahan", "full"),
+    "gradient_comp": ("same", "none"),
     "ftz": ("either", "yes", "no"),
     "range": ("products", "sequential", "log"),
 }
@@ -85,6 +91,7 @@ ORDERS = ("sequential", "tree")
 NAMED_ORDERS = ("any", "stepwise", "hillis_steele")
 KINDS = ("unknown", "sequential", "tree", "chunk")
 CAST_POINTS = ("decay", "drive")
+ERROR_MODELS = ("exp", "gradient_exp", "ln", "softplus", "silu")
 DEFAULT = "default"  # the contract without any key, in text
 
 
@@ -125,9 +132,9 @@ def _check_values(contract: Contract) -> None:
         raise CaseInvalid(
             f"contract state_every: expected at least 1; got {contract.state_every}"
         )
-    for name in ("exp", "ln", "softplus", "silu"):
+    for name in ERROR_MODELS:
         model = getattr(contract, name)
-        if not (0 <= model.e0 < 1e6 and 0 <= model.e1 < 1e6):
+        if model is not None and not (0 <= model.e0 < 1e6 and 0 <= model.e1 < 1e6):
             raise CaseInvalid(
                 f"contract {name}: expected error coefficients in 0 .. 1e6 unit "
                 f"roundoffs; got {model.e0}, {model.e1}"
@@ -227,6 +234,17 @@ def resolve(contract: Contract, dtype: str) -> Contract:
     return replace(contract, compute=compute, state=state)
 
 
+def of_gradients(contract: Contract) -> Contract:
+    """What a contract says of gradients, as a contract that says it of everything."""
+    return replace(
+        contract,
+        comp=contract.comp if contract.gradient_comp == "same" else "none",
+        gradient_comp="same",
+        exp=contract.gradient_exp or contract.exp,
+        gradient_exp=None,
+    )
+
+
 def parse_contract(text: str) -> Contract:
     """The contract written as `key=value,...`, `default`, or in a TOML file.
 
@@ -281,7 +299,7 @@ def _parse_value(key: str, value: Any) -> Any:
             return parse_structure(text)
         if key == "state_every":
             return int(text)
-        if key in ("exp", "ln", "softplus", "silu"):
+        if key in ERROR_MODELS:
             e0, _, e1 = text.removesuffix("x").partition("+")
             return ErrorModel(e0=float(e0), e1=float(e1 or 0.0))
         if key == "casts":

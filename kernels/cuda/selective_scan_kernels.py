@@ -44,14 +44,27 @@ ACCURATE_DECAY = ErrorModel(e0=0.0, e1=10.5)
 """Of the accurate recurrence, whose decay 1 + m or w has an error in proportion to |x|.
 
 Where w lies in 2**(+-1/2), in u of |m| <= 1.2 |x| w: 1.22 of A log2(e) and 1 of the
-product, times 1.2 in 2**f - 1; 1.3 of the polynomial; 1 of f p; 3 of the increment
-m h + drive, its sum with the rest, and the rest where the increment is the larger.
-Together 8 |m| <= 9.6 |x| w. Elsewhere, |x| >= 0.34: 1.32 of w and 2 of the sum are
-at most 9.8 |x| w, and 1.23 |x| of the argument is beside the 0.18 counted above.
+product, times 1.2 in 2**f - 1; 1.3 of the polynomial; 1 of f p; 3 of m h with the rest,
+the increment, and the rest where the increment is the larger. Together 8 |m| <= 9.6 |x|
+w. Elsewhere, |x| >= 0.34: 1.32 of w and 2 of w h and the sum are at most 9.8 |x| w, and
+1.23 |x| of the argument is beside the 0.18 counted above.
 """
 
-_DRIVE_ROUNDINGS = 3.0
-"""Of the accurate recurrence's drive, which no compensation sees."""
+_ACCURATE_CASTS = (("drive", "fp32"),)
+"""One rounding of the accurate recurrence's drive, which no compensation sees, beside
+those of d u and d u B: it has none of d u B, but those of the increment and of the rest
+where the increment is the larger."""
+
+PLAIN_DECAY = ErrorModel(e0=2.6, e1=REPRODUCIBLE_DECAY.e1)
+"""Of the accurate variant's gradients, whose states and adjoint are plain fused steps.
+
+Such a step has the decay of Reproducible, within this. It starts from states of the
+accurate recurrence without their rests, which are at most u |h|: what a plain step
+allows for its rounding. The other errors of an accurate step, in u w |h| by the count
+above, are 9.6 |x| where the decay lies in 2**(+-1/2), |x| <= 0.347; with the rounding
+of the product, which the bounds count, 2.6 + 2.23 |x| is more. Elsewhere they are those
+of w and one of w h beside that of the sum: 2.32 + 2.23 |x|.
+"""
 
 
 def kernels() -> tuple[Kernel, ...]:
@@ -84,10 +97,9 @@ def selective_scan(variant: str, order: str | None = None) -> Kernel:
 def contract(variant: str, order: str | None) -> Contract:
     """What a variant computes in that order; None: in either."""
     decay, functions = _MODELS[variant]
-    softplus = functions["softplus"]
-    if variant == "accurate":
+    accurate = variant == "accurate"
+    if accurate:
         decay = ACCURATE_DECAY
-        softplus = ErrorModel(e0=softplus.e0 + _DRIVE_ROUNDINGS, e1=softplus.e1)
     elif order != "sequential":
         decay = ErrorModel(e0=decay.e0, e1=decay.e1 + _SUMMED_STEPS)
     structures = {
@@ -98,11 +110,14 @@ def contract(variant: str, order: str | None) -> Contract:
     return Contract(
         structure=structures[order],
         fma="yes",
-        comp="full" if variant == "accurate" else "none",
+        comp="full" if accurate else "none",
+        gradient_comp="none" if accurate else "same",
         exp=decay,
-        softplus=softplus,
+        gradient_exp=PLAIN_DECAY if accurate else None,
+        softplus=functions["softplus"],
         silu=functions["silu"],
         ftz="yes",
+        casts=_ACCURATE_CASTS if accurate else (),
         range="sequential" if order == "sequential" else "products",
     )
 

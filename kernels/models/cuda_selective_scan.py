@@ -66,11 +66,18 @@ def _silu(x: Any, table: Any) -> Any:
 
 @jit()
 def _advanced(
-    d: Any, scaled: Any, drive: Any, h: Any, rest: Any, accurate: Any, table: Any
+    d: Any,
+    scaled: Any,
+    written: Any,
+    b: Any,
+    h: Any,
+    rest: Any,
+    accurate: Any,
+    table: Any,
 ) -> Any:
     """h and its rest after one step."""
     if not accurate:
-        return fma(decay_of(d, scaled, table), h, drive), _ZERO
+        return fma(decay_of(d, scaled, table), h, written * b), _ZERO
     n = fma(d, scaled, _SHIFT) - _SHIFT
     if n == _ZERO:
         f = fma(d, scaled, -n)
@@ -84,7 +91,7 @@ def _advanced(
     else:
         factor = decay_of(d, scaled, table)
         kept, kept_rest = _ZERO, _ZERO
-    increment = fma(factor, h, drive) + fma(factor, rest, kept_rest)
+    increment = fma(written, b, fma(factor, h, fma(factor, rest, kept_rest)))
     total = kept + increment
     return total, increment - (total - kept)
 
@@ -152,7 +159,8 @@ def sequential(
                     h[row, n], rest[n] = _advanced(
                         d[t],
                         scaled[row, n],
-                        written[t] * b[step, n],
+                        written[t],
+                        b[step, n],
                         h[row, n],
                         rest[n],
                         accurate,
@@ -329,7 +337,8 @@ def kept_states(
     given = (u, delta, A, B, C, delta_bias, initial_state, delta_softplus)
     _, _, edges = _scanned("sequential", variant, edge_steps, *given)
     by_row = torch.from_numpy(edges[..., : A.shape[1]].copy())
-    return by_row.reshape(*u.shape[:2], -1, A.shape[1]).transpose(1, 2).contiguous()
+    shape = *u.shape[:2], edges.shape[1], A.shape[1]
+    return by_row.reshape(shape).transpose(1, 2).contiguous()
 
 
 def _scanned(

@@ -271,7 +271,7 @@ def backward(
 
 def _in_order(x: FloatArray) -> FloatArray:
     """The sum of the rows, one after another from zero."""
-    total: FloatArray = np.zeros_like(x[0])
+    total: FloatArray = np.zeros(x.shape[1:], np.float32)
     for row in x:
         total = total + row
     return total

@@ -6,6 +6,7 @@ element (numerics 2.2 to 2.4, 2.6 and 2.9).
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,12 +15,12 @@ from scancheck.bounds.card import has_card_budget, solve_errors_on_card
 from scancheck.bounds.error_number import ErrorNumber
 from scancheck.bounds.error_system import ErrorSystem
 from scancheck.bounds.log_system import LogChunkSystem
-from scancheck.bounds.rules import rules_for, storage_error
-from scancheck.contract import Contract
+from scancheck.bounds.rules import Rules, rules_for, storage_error
+from scancheck.contract import Contract, of_gradients
 from scancheck.formats import FORMATS
 from scancheck.ops.normal_form import Op, spec_of
 from scancheck.oracles.ball import INFLATION
-from scancheck.oracles.engine import solve
+from scancheck.oracles.engine import Solution, solve
 
 FloatArray = NDArray[np.float64]
 
@@ -61,25 +62,42 @@ def budget_for(
     With a CUDA `device` scans that have kernels run there.
     Raises CaseInvalid for a log form other than ratio where a case has no log gates.
     """
-    rules = rules_for(contract, dtype, underflow=underflow)
-    if device != "cpu" and has_card_budget(rules, contract.log, cotangents is not None):
-        solution = solve_errors_on_card(
-            rules, op, tensors, switches, cotangents, device
-        )
+    rules, backward = (
+        rules_for(claim, dtype, underflow=underflow)
+        for claim in (contract, of_gradients(contract))
+    )
+    found = partial(_solved, contract.log, op, tensors, switches, device)
+    if cotangents is None or backward == rules:
+        forwards = backwards = found(rules, cotangents)
     else:
-        system: ErrorSystem = ErrorSystem(rules)
-        if contract.log != "none":
-            system = LogChunkSystem(rules, contract.log)
-        solution = solve(system, op, tensors, switches, cotangents)
+        forwards, backwards = found(rules, None), found(backward, cotangents)
     outputs = {
         name: allowance_of(op, name, number, dtype, rules.overflow)
-        for name, number in solution.outputs.items()
+        for name, number in forwards.outputs.items()
     }
     gradients = {
         name: allowance_of(op, name, number, dtype, rules.overflow)
-        for name, number in solution.gradients.items()
+        for name, number in backwards.gradients.items()
     }
     return Budget(outputs=outputs, gradients=gradients)
+
+
+def _solved(
+    log: str,
+    op: Op,
+    tensors: Mapping[str, FloatArray],
+    switches: Mapping[str, bool],
+    device: str,
+    rules: Rules,
+    cotangents: Mapping[str, FloatArray] | None,
+) -> Solution:
+    """Error numbers of all outputs and, where cotangents are given, gradients."""
+    if device != "cpu" and has_card_budget(rules, log, cotangents is not None):
+        return solve_errors_on_card(rules, op, tensors, switches, cotangents, device)
+    system: ErrorSystem = ErrorSystem(rules)
+    if log != "none":
+        system = LogChunkSystem(rules, log)
+    return solve(system, op, tensors, switches, cotangents)
 
 
 def storage_dtype(op: Op, name: str, dtype: str, rank: int | None = None) -> str:

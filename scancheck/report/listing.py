@@ -21,6 +21,7 @@ _VALUES = {
     "structure": "unknown, sequential, tree(order), chunk(C, inner, carry, order); "
     "orders: any, stepwise, hillis_steele",
     "exp": "e0+e1x: relative error e0 + e1 |x| in unit roundoffs",
+    "gradient_exp": "as exp, of the backward pass's decays",
     "ln": "as exp, of ln x: e0 |ln x| + e1 unit roundoffs",
     "softplus": "as exp",
     "silu": "as exp",
@@ -145,6 +146,8 @@ def _default(value: object) -> str:
             return str(value)
         case ():
             return "none"
+        case None:
+            return "same"
         case _:
             return str(getattr(value, "kind", None) or _model(value))
 

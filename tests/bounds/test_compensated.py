@@ -1,5 +1,7 @@
 """Compensated programs: full compensation in any structure, and sums alone."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from machines.compensated import compensated, kahan
@@ -100,3 +102,19 @@ def test_the_second_order_is_needed() -> None:
     contract = Contract(compute="bf16", structure=SEQUENTIAL, comp="full", ftz="no")
     budget = bounded(data, contract, "bf16")
     assert np.max(ratios(got, want, budget.outputs["h"])) <= 1.0
+
+
+def test_a_plain_backward_has_plain_gradients_and_compensated_outputs() -> None:
+    """gradient_comp and gradient_exp widen gradients, to those of comp=none, alone."""
+    data = with_cotangents(FP32, *drawn("telescoping", FP32, 2, STEPS, LANES))
+    plain, kept = Contract(structure=SEQUENTIAL), Contract(
+        structure=SEQUENTIAL, comp="full", gradient_comp="none"
+    )  # fmt: skip
+    full = bounded(data, replace(kept, gradient_comp="same"), "fp32")
+    loose, found = bounded(data, plain, "fp32"), bounded(data, kept, "fp32")
+    for name, allowance in found.outputs.items():
+        assert np.array_equal(allowance.error, full.outputs[name].error), name
+    for name, allowance in found.gradients.items():
+        assert np.array_equal(allowance.error, loose.gradients[name].error), name
+        assert (allowance.error >= full.gradients[name].error).all(), name
+        assert (allowance.error > full.gradients[name].error).any(), name

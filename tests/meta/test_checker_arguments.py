@@ -316,6 +316,13 @@ KEYS: list[tuple[str, str, str, Case]] = [
         "structure=sequential,comp=full",
         LINEAR,
     ),
+    (
+        "gradient_comp",
+        "structure=sequential,comp=full",
+        "structure=sequential,comp=full,gradient_comp=none",
+        LINEAR,
+    ),
+    ("gradient_exp", "", "gradient_exp=0.5", GATES),
     ("exp", "", "exp=0.5", GATES),
     ("exp", "exp=4", "exp=4+2.35x", GATES),
     ("exp", "", "exp=0.5", SELECTIVE),

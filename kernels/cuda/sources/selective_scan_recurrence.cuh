@@ -1,4 +1,4 @@
-// h <- exp(d A) h + drive, plain and with the rest of h kept.
+// h <- exp(d A) h + written B, plain and with the rest of h kept.
 //
 // `scaled` is A log2 e, held inside fp32's range so that d = 0 leaves the state as it is.
 #pragma once
@@ -43,14 +43,16 @@ struct Plain {
 
   template <bool IS_NARROW>
   static __device__ __forceinline__ void advance(State& h, float d, float scaled,
-                                                 float drive) {
+                                                 float written, float B) {
+    const float drive = __fmul_rn(written, B);
     h.value = __fmaf_rn(decay_of<Functions, IS_NARROW>(d, scaled), h.value, drive);
   }
 };
 
-// Where the decay lies in 2^(+-1/2), the increment (exp(d A) - 1) h + drive is added to
-// h and the error of this addition carried, decayed (Kahan, Commun. ACM 8, 1965);
-// elsewhere the state is made anew, and what was carried goes into it.
+// Where the decay lies in 2^(+-1/2), the increment (exp(d A) - 1) h + written B is added
+// to h and the error of this addition carried, decayed (Kahan, Commun. ACM 8, 1965);
+// elsewhere the state is made anew, and what was carried goes into it. The largest part
+// of an increment with slow gates, written B, enters last and is rounded with it alone.
 struct Compensated {
   using Functions = scancheck::Reproducible;
   struct State {
@@ -59,7 +61,7 @@ struct Compensated {
 
   template <bool IS_NARROW>
   static __device__ __forceinline__ void advance(State& h, float d, float scaled,
-                                                 float drive) {
+                                                 float written, float B) {
     using namespace scancheck;
     const float shifted = __fmaf_rn(d, scaled, SHIFT);
     const float n = __fsub_rn(shifted, SHIFT);
@@ -73,8 +75,9 @@ struct Compensated {
     }
     const float kept = near_one ? h.value : 0.0f;
     const float kept_rest = near_one ? h.rest : 0.0f;
-    const float increment = __fadd_rn(__fmaf_rn(factor, h.value, drive),
-                                      __fmaf_rn(factor, h.rest, kept_rest));
+    const float change =
+        __fmaf_rn(factor, h.value, __fmaf_rn(factor, h.rest, kept_rest));
+    const float increment = __fmaf_rn(written, B, change);
     const float next = __fadd_rn(kept, increment);
     h.rest = __fsub_rn(increment, __fsub_rn(next, kept));
     h.value = next;

@@ -48,8 +48,7 @@ __device__ __forceinline__ void walk(typename Recurrence::State (&h)[8],
         const float B = i % 4 == 0 ? b4.x : i % 4 == 1 ? b4.y : i % 4 == 2 ? b4.z : b4.w;
         const float C = i % 4 == 0 ? c4.x : i % 4 == 1 ? c4.y : i % 4 == 2 ? c4.z : c4.w;
         if (IS_NARROW || step + k < count) {
-          Recurrence::template advance<IS_NARROW>(h[i], size, scaled[i],
-                                                  __fmul_rn(input, B));
+          Recurrence::template advance<IS_NARROW>(h[i], size, scaled[i], input, B);
         }
         sum = i ? __fmaf_rn(C, h[i].value, sum) : __fmul_rn(C, h[i].value);
       }

@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(32 * STEPS_WARPS)
       for (int i = 0; i < 8; i++) {
         const float B = CONSTANT_B ? constant_b[i] : at[i];
         const float C = CONSTANT_C ? constant_c[i] : at[WIDTH + i];
-        Recurrence::template advance<false>(h[i], pair.x, scaled[i], __fmul_rn(pair.y, B));
+        Recurrence::template advance<false>(h[i], pair.x, scaled[i], pair.y, B);
         sum = i ? __fmaf_rn(C, h[i].value, sum) : __fmul_rn(C, h[i].value);
       }
 #pragma unroll
