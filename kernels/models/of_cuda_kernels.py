@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 import torch
 
 from scancheck.kernels.cuda import selective_scan_backward_instances
-from scancheck.kernels.cuda.selective_scan import DTYPES, problem_of
 from scancheck.kernels.cuda.selective_scan_instances import Problem, chosen
+from scancheck.kernels.cuda.selective_scan_problem import DTYPES, problem_of
 from scancheck.kernels.models import cuda_linear_scan, cuda_selective_scan
 from scancheck.kernels.models.cuda_selective_scan_backward import Order, backward
 
