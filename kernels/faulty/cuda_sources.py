@@ -59,9 +59,10 @@ FAULTS = (
         file=_LINEAR,
         edits=(
             (
-                "const State after = applied<VARIANT, true>(total, start);",
-                "const Affine kept = {1.0f, total.drive, 0.0f, total.drive_rest};\n"
-                "const State after = applied<VARIANT, true>(kept, start);",
+                "State next, after = applied<VARIANT, true>(total, start);",
+                "const Affine undecayed = {1.0f, total.drive, 0.0f, "
+                "total.drive_rest};\n"
+                "State next, after = applied<VARIANT, true>(undecayed, start);",
             ),
         ),
         instance=(_LINEAR, f"forward<CHAINED, {_PLAIN}"),
@@ -74,8 +75,8 @@ FAULTS = (
         file=_LINEAR,
         edits=(
             (
-                "const State after = applied<VARIANT, true>(total, start);",
-                "const State after = {total.drive, total.drive_rest};",
+                "State next, after = applied<VARIANT, true>(total, start);",
+                "State next, after = {total.drive, total.drive_rest};",
             ),
         ),
         instance=(_LINEAR, "forward<CHAINED, float, GivenDecay, KAHAN"),
@@ -88,7 +89,7 @@ FAULTS = (
         file=_LINEAR,
         edits=(
             (
-                "start = Carry<VARIANT>::await(workspace, turn, chunk, place, lanes);",
+                "start = Carry<VARIANT>::await(workspace, turn, link, place, lanes);",
                 "start = {0.0f, 0.0f};",
             ),
         ),
@@ -132,8 +133,8 @@ FAULTS = (
         file=_LINEAR,
         edits=(
             (
-                "  __syncthreads();\n\n  const int thread = row * LANES + lane;",
-                "  const int thread = row * LANES + lane;",
+                "  __syncthreads();\n\n  if constexpr (INNER == SHUFFLE) {",
+                "  if constexpr (INNER == SHUFFLE) {",
             ),
         ),
         instance=(_LINEAR, f"forward<CHAINED, {_PLAIN}"),
@@ -186,9 +187,10 @@ FAULTS = (
         file=_LINEAR,
         edits=(
             (
-                "packed<T, COUNT>(values).store(h_row",
-                "if (valid == STEPS) packed<T, COUNT>(values).store(h_row",
+                "if (s < valid) packed<T, COUNT>(values)",
+                "if (valid == STEPS) packed<T, COUNT>(values)",
             ),
+            ("packed<T, 1>(value).store(h_row + s * channels + i);", "(void)value;"),
         ),
         instance=(_LINEAR, f"forward<CHAINED, {_PLAIN}"),
     ),
@@ -200,8 +202,8 @@ FAULTS = (
         file="rows.cuh",
         edits=(
             (
-                "combined<VARIANT, true>(before, next)",
-                "combined<VARIANT, true>(next, before)",
+                "combined<VARIANT, true>(before, map)",
+                "combined<VARIANT, true>(map, before)",
             ),
         ),
         instance=(_LINEAR, f"forward<CHAINED, {_PLAIN}"),
@@ -214,9 +216,8 @@ FAULTS = (
         file=_LINEAR_BACK,
         edits=(
             (
-                "if (row > 0) state = applied<VARIANT, true>"
-                "(forward_maps.get(row, c), state);",
-                "if (row > 0) state = {0.0f, 0.0f};",
+                "applied<VARIANT, true>(forward_maps.get(row, c), state) : state;",
+                "State{0.0f, 0.0f} : state;",
             ),
         ),
         instance=(_LINEAR_BACK, f"single_pass_backward<{_PLAIN}"),
@@ -243,7 +244,7 @@ FAULTS = (
         file=_LINEAR_BACK,
         edits=(
             (
-                "__fmul_rn(Decay::decay(decays[0].at(i)), drive_bar[i]);",
+                "__fmul_rn(decays.at(i), drive_bar[i]);",
                 "drive_bar[i];",
             ),
         ),
@@ -251,7 +252,7 @@ FAULTS = (
     ),
     SourceFault(
         name="drive_through_bf16",
-        kernel="cuda.linear_scan.single_pass.plain",
+        kernel="cuda.linear_scan.sequential.plain",
         kind="low precision",
         symptom="short_input",
         file="scan_block.cuh",
@@ -262,7 +263,7 @@ FAULTS = (
                 "          __bfloat162float(__float2bfloat16_rn(drive)), 0.0f, 0.0f};",
             ),
         ),
-        instance=(_LINEAR, f"forward<CHAINED, {_PLAIN}"),
+        instance=(_LINEAR, f"sequential<{_PLAIN}"),
     ),
     SourceFault(
         name="carry_in_bf16",
@@ -272,8 +273,8 @@ FAULTS = (
         file=_LINEAR,
         edits=(
             (
-                "hand_on(workspace, turn, chunk, place, lanes, after);",
-                "hand_on(workspace, turn, chunk, place, lanes,\n"
+                "hand_on(workspace, turn, link, place, lanes, after);",
+                "hand_on(workspace, turn, link, place, lanes,\n"
                 "  State{__bfloat162float(__float2bfloat16_rn(after.value)), "
                 "after.rest});",
             ),
@@ -495,11 +496,11 @@ FAULTS = (
         kind="gradient term dropped",
         symptom="gradient_missing",
         # Of many channels in whole vectors alone.
-        file="selective_scan_backward_rows.cuh",
+        file="selective_scan_backward_rows_gates.cuh",
         edits=(
             (
-                "D_bar[c] = __fmaf_rn(pbar[c], u[c], D_bar[c]);",
-                "D_bar[c] = 0.0f;",
+                "own.D_bar[c] = __fmaf_rn(pbar[c], u[c], own.D_bar[c]);",
+                "own.D_bar[c] = 0.0f;",
             ),
         ),
         instance=(_SELECTIVE_BACK, "selective_scan_backward_rows<float, Reproducible"),
