@@ -5,9 +5,12 @@ A mode of campaign.py. A bug is judged case by case, in the order of `scancheck 
 """
 
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from evidence import Row, commit, environment, table
+
+if TYPE_CHECKING:
+    from scancheck.kernel import Kernel
 
 FIELDS = (
     "kernel",
@@ -29,8 +32,8 @@ class Named(Exception):
     """The bug has been named; no further case is needed."""
 
 
-def judge(name: str, dtype: str, profile: str, seed: int) -> Row:
-    """One line of the table."""
+def judge(target: "str | Kernel", dtype: str, profile: str, seed: int) -> Row:
+    """One line of the table, of a registered name or a kernel."""
     from scancheck.checks.experiments import likely_cause
     from scancheck.contract import Contract
     from scancheck.gate.findings import findings_of
@@ -38,7 +41,7 @@ def judge(name: str, dtype: str, profile: str, seed: int) -> Row:
     from scancheck.registry import resolve_target
     from scancheck.verdict import RED
 
-    (kernel,) = resolve_target(name, None)
+    (kernel,) = resolve_target(target, None)
     symptom = kernel.symptom or ""
     run = Judging(
         kernel=kernel,

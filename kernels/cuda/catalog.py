@@ -15,9 +15,13 @@ from scancheck.kernels.cuda.linear_scan_instances import (
     ALGORITHMS,
     BACKWARD,
     CHUNK,
+    CHUNKS,
     FORWARD,
+    STATES,
     STORAGE,
     VARIANTS,
+    WITH_OPTIONS,
+    check_options,
     instances,
 )
 from scancheck.kernels.cuda.toolkit import unavailable
@@ -34,22 +38,39 @@ def kernels() -> tuple[Kernel, ...]:
     return (
         *(linear_scan("single_pass", variant) for variant in VARIANTS),
         *(linear_scan(algorithm, "plain") for algorithm in list(ALGORITHMS)[1:]),
+        *(linear_scan(*WITH_OPTIONS, chunk=chunk) for chunk in CHUNKS[1:]),
+        *(linear_scan(*WITH_OPTIONS, state=state) for state in STATES[1:]),
         *selective_scan_kernels.kernels(),
     )
 
 
-def linear_scan(algorithm: str, variant: str) -> Kernel:
-    """The kernel of one algorithm and variant."""
+def linear_scan(
+    algorithm: str, variant: str, *, chunk: int = CHUNK, state: str = "fp32"
+) -> Kernel:
+    """The kernel of one algorithm and variant.
+
+    `chunk` is its steps per chunk, `state` the format that the state is rounded to at
+    chunk edges. Raises CaseInvalid for an option or a combination that does not exist.
+    """
+    check_options(algorithm, variant, chunk, state)
     given = VARIANTS[variant].of_decays is not None
+    shape = algorithm if chunk == CHUNK else f"{algorithm}{chunk}"
+    parts = ["cuda", "linear_scan", shape, variant]
+    if state != "fp32":
+        parts.append(f"state_{state}")
     return Kernel(
-        name=f"cuda.linear_scan.{algorithm}.{variant}",
+        name=".".join(parts),
         op="linear_scan",
         call=partial(
-            _linear_scan if given else _linear_scan_of_logs, algorithm, variant
+            _linear_scan if given else _linear_scan_of_logs,
+            algorithm,
+            variant,
+            chunk,
+            state,
         ),
-        contract=linear_scan_contract(variant),
+        contract=linear_scan_contract(variant, chunk=chunk, state=state),
         dtypes=tuple(STORAGE),
-        chunk=CHUNK,
+        chunk=chunk,
         gradients=True,
         edge_sizes=True,
         devices=("cuda",),
@@ -57,15 +78,20 @@ def linear_scan(algorithm: str, variant: str) -> Kernel:
     )
 
 
-def linear_scan_contract(variant: str) -> Contract:
+def linear_scan_contract(
+    variant: str, *, chunk: int = CHUNK, state: str = "fp32"
+) -> Contract:
     """What a variant claims, by any algorithm: no carry has more additions on its way
     than one chunk after another, and gradients are computed in chunks by all.
 
     The exponentials alone flush subnormal results.
     """
     in_logs = variant.endswith("segsum")
+    short = state != "fp32"
     return Contract(
-        structure=Structure(kind="chunk", chunk=CHUNK),
+        state=state if short else "compute",
+        state_every=chunk if short else 1,
+        structure=Structure(kind="chunk", chunk=chunk),
         fma="yes",
         log="segsum" if in_logs else "none",
         comp=variant if variant in ("kahan", "full") else "none",
@@ -86,6 +112,8 @@ def sources() -> dict[str, tuple[str, ...]]:
 def _linear_scan(
     algorithm: str,
     variant: str,
+    chunk: int,
+    state: str,
     *,
     a: "torch.Tensor | None" = None,
     g: "torch.Tensor | None" = None,
@@ -94,12 +122,14 @@ def _linear_scan(
 ) -> "tuple[torch.Tensor, torch.Tensor]":
     from scancheck.kernels.cuda.linear_scan import linear_scan
 
-    return linear_scan(algorithm, variant, a, g, b, initial_state)
+    return linear_scan(algorithm, variant, chunk, state, a, g, b, initial_state)
 
 
 def _linear_scan_of_logs(
     algorithm: str,
     variant: str,
+    chunk: int,
+    state: str,
     *,
     g: "torch.Tensor",
     b: "torch.Tensor",
@@ -107,4 +137,4 @@ def _linear_scan_of_logs(
 ) -> "tuple[torch.Tensor, torch.Tensor]":
     from scancheck.kernels.cuda.linear_scan import linear_scan
 
-    return linear_scan(algorithm, variant, None, g, b, initial_state)
+    return linear_scan(algorithm, variant, chunk, state, None, g, b, initial_state)

@@ -10,7 +10,8 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -49,6 +50,29 @@ class Resources:
     spill_stores: int  # bytes per thread
     spill_loads: int  # bytes per thread
     shared: int  # bytes of static shared memory per block
+
+
+@contextmanager
+def sources_from(folder: Path) -> Iterator[None]:
+    """Within, the sources are those of `folder`: edited copies, as tests plant faults.
+
+    For one thread at a time; what is compiled already is left aside.
+    """
+    global SOURCES
+    usual = SOURCES
+    _forget()
+    SOURCES = folder
+    try:
+        yield
+    finally:
+        SOURCES = usual
+        _forget()
+
+
+def _forget() -> None:
+    """Whatever is in memory by the name of its source; files are kept by contents."""
+    for kept in (_cubin, _function, function_with_shared):
+        kept.cache_clear()
 
 
 def cubin(

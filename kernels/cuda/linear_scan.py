@@ -1,7 +1,8 @@
 """linear_scan on a CUDA device, h_t = a_t h_{t-1} + b_t, differentiable.
 
-The forward pass keeps the states before chunks, 1 / CHUNK of the size of h (twice that
-where states have rests), and only where a gradient is wanted. The backward pass is one
+The forward pass keeps the states before chunks, 1 / chunk of the size of h (twice that
+where states have rests), and only where a gradient is wanted. They are fp32 numbers,
+whatever format they were rounded to. The backward pass is one
 for all algorithms: it reads a, b and the cotangent once and writes gradients once.
 """
 
@@ -19,7 +20,6 @@ from scancheck.kernels.cuda.launch import (
 )
 from scancheck.kernels.cuda.linear_scan_instances import (
     ALGORITHMS,
-    CHUNK,
     VARIANTS,
     Algorithm,
     Form,
@@ -33,12 +33,17 @@ Tensor = torch.Tensor
 def linear_scan(
     algorithm: str,
     variant: str,
+    chunk: int,
+    state: str,
     a: Tensor | None,
     g: Tensor | None,
     b: Tensor,
     initial_state: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """h [B, T, D] in the dtype of b and the final state [B, D] in fp32.
+
+    From one chunk of `chunk` steps to the next the state is rounded to the format
+    `state`, as is its adjoint on the way back; what is returned is not.
 
     One of a and g = log a is given. The last axis of it and of b is contiguous; other
     strides are free. Raises CaseInvalid for tensors that it does not take, before
@@ -58,6 +63,8 @@ def linear_scan(
         size=b.element_size(),
         variant=VARIANTS[variant],
         logs=logs,
+        chunk=chunk,
+        state=state,
     )
     run: Any = _LinearScan.apply
     with on_device(b.device):
@@ -93,7 +100,7 @@ class _LinearScan(torch.autograd.Function):
         final = b.new_empty(batches, channels, dtype=torch.float32)
         edges = None
         if any(ctx.needs_input_grad) or len(algorithm.passes) > 1:
-            shape = (-(-length // CHUNK), batches, channels, form.variant.words)
+            shape = (-(-length // form.chunk), batches, channels, form.variant.words)
             edges = b.new_empty(shape, dtype=torch.float32)
         if b.numel():
             launch_forward(algorithm, form, gate, b, initial_state, h, final, edges)

@@ -4,8 +4,10 @@ Told without torch, so that all of them can be listed and compiled anywhere.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
+
+from scancheck.errors import CaseInvalid
 
 FORWARD, BACKWARD = "linear_scan.cu", "linear_scan_backward.cu"
 
@@ -13,9 +15,12 @@ STORAGE = {"fp32": "float", "fp16": "__half", "bf16": "__nv_bfloat16"}
 
 CHUNK = 256
 """Steps between two states that the forward pass keeps."""
-ROWS, STEPS = 16, 16
-BACKWARD_ROWS, BACKWARD_STEPS = 32, 8
-"""How a chunk is cut: the order of operations, the same for any shape."""
+CHUNKS = (CHUNK, 64, 128, 512)
+STEPS, BACKWARD_STEPS = 16, 8
+"""How a chunk is cut into rows: the order of operations, the same for any shape."""
+
+STATES = tuple(STORAGE)
+"""Formats that a chunk hands its state on in."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +75,9 @@ ALGORITHMS = {
     ),
     "sequential": Algorithm(passes=()),
 }
+WITH_OPTIONS = ("single_pass", "plain")
+"""The algorithm and variant that take any chunk of CHUNKS and state of STATES."""
+
 CARRY_LANES, CARRY_GROUPS, CARRY_THREADS = 32, 32, 128
 STEPS_AHEAD = 8
 
@@ -107,12 +115,46 @@ class Form:
     size: int  # bytes of an element
     variant: Variant
     logs: bool  # decays are given as logarithms
+    chunk: int = CHUNK  # steps per chunk, of CHUNKS
+    state: str = "fp32"  # format that a state is handed on in, of STATES
+
+    @property
+    def rows(self) -> int:
+        """Rows of a chunk in the forward pass."""
+        return self.chunk // STEPS
+
+    @property
+    def backward_rows(self) -> int:
+        """Rows of a chunk in the backward pass."""
+        return self.chunk // BACKWARD_STEPS
 
     @property
     def arguments(self) -> str:
         """Template arguments that every kernel over the data begins with."""
         decay = self.variant.of_logs if self.logs else self.variant.of_decays
         return f"{self.storage}, {decay}, {self.variant.source}"
+
+
+def check_options(algorithm: str, variant: str, chunk: int, state: str) -> None:
+    """Raises CaseInvalid that names the option for which there is no kernel."""
+    for what, known, got in (
+        ("algorithm", tuple(ALGORITHMS), algorithm),
+        ("variant", tuple(VARIANTS), variant),
+        ("chunk", CHUNKS, chunk),
+        ("state", STATES, state),
+    ):
+        if got not in known:
+            raise CaseInvalid(
+                f"linear_scan {what}: expected one of {', '.join(map(str, known))}; "
+                f"got {got!r}"
+            )
+    has_options = (algorithm, variant) == WITH_OPTIONS
+    for what, default, got in (("chunk", CHUNK, chunk), ("state", "fp32", state)):
+        if got != default and not has_options:
+            raise CaseInvalid(
+                f"linear_scan {what}: expected {default} with {algorithm} and "
+                f"{variant}; got {got}, which {' and '.join(WITH_OPTIONS)} alone take"
+            )
 
 
 def tile_for(tiles: tuple[Tile, ...], aligned: Callable[[int], bool]) -> Tile:
@@ -122,19 +164,28 @@ def tile_for(tiles: tuple[Tile, ...], aligned: Callable[[int], bool]) -> Tile:
 
 def forward_tiles(form: Form, algorithm: Algorithm) -> tuple[Tile, ...]:
     """Tiles of a forward pass, the preferred one first."""
-    return (_FORWARD if algorithm.passes else _STEP_BY_STEP)[form.size]
+    tiles = _FORWARD if algorithm.passes else _STEP_BY_STEP
+    return _in_chunks(form, tiles[form.size])
 
 
 def backward_tiles(form: Form) -> tuple[Tile, ...]:
     """Tiles of the backward pass, the preferred one first."""
-    return _BACKWARD[form.size]
+    return _in_chunks(form, _BACKWARD[form.size])
+
+
+def _in_chunks(form: Form, tiles: tuple[Tile, ...]) -> tuple[Tile, ...]:
+    """As many threads per multiprocessor as with chunks of CHUNK steps."""
+    return tuple(
+        replace(tile, blocks=max(1, tile.blocks * CHUNK // form.chunk))
+        for tile in tiles
+    )
 
 
 def forward(form: Form, algorithm: Algorithm, which: str, tile: Tile) -> str:
     """The instance of one pass over chunks."""
     return (
         f"forward<{which}, {form.arguments}, {algorithm.rows}, {tile.count}, "
-        f"{tile.lanes}, {ROWS}, {STEPS}, {tile.blocks}>"
+        f"{tile.lanes}, {form.rows}, {STEPS}, {tile.blocks}, {STORAGE[form.state]}>"
     )
 
 
@@ -157,20 +208,29 @@ def backward(form: Form, tile: Tile) -> str:
     """The instance of the backward pass."""
     return (
         f"single_pass_backward<{form.arguments}, {tile.count}, {tile.lanes}, "
-        f"{BACKWARD_ROWS}, {BACKWARD_STEPS}, {tile.blocks}>"
+        f"{form.backward_rows}, {BACKWARD_STEPS}, {tile.blocks}, {STORAGE[form.state]}>"
     )
 
 
 def instances(source: str) -> tuple[str, ...]:
     """Every instance of a source that a call can take."""
     found: dict[str, None] = {}
-    for form, algorithm in product(_forms(), ALGORITHMS.values()):
+    for form, algorithm in _calls():
         if source == BACKWARD:
             names = [backward(form, tile) for tile in backward_tiles(form)]
         else:
             names = list(_forward_instances(form, algorithm))
         found |= dict.fromkeys(names)
     return tuple(found)
+
+
+def _calls() -> Iterator[tuple[Form, Algorithm]]:
+    """Every combination that a call can ask for."""
+    yield from product(_forms(), ALGORITHMS.values())
+    algorithm, variant = ALGORITHMS[WITH_OPTIONS[0]], VARIANTS[WITH_OPTIONS[1]]
+    for form, chunk, state in product(_forms(), CHUNKS, STATES):
+        if form.variant == variant:
+            yield replace(form, chunk=chunk, state=state), algorithm
 
 
 def _forms() -> Iterator[Form]:

@@ -6,13 +6,10 @@ from scancheck.kernels.cuda.compile import function
 from scancheck.kernels.cuda.launch import aligned, launch, pointer
 from scancheck.kernels.cuda.linear_scan_instances import (
     BACKWARD,
-    BACKWARD_ROWS,
     CARRY_GROUPS,
     CARRY_LANES,
     CARRY_THREADS,
-    CHUNK,
     FORWARD,
-    ROWS,
     Algorithm,
     Form,
     Tile,
@@ -57,18 +54,18 @@ def launch_forward(
     words = _words(form, b) if algorithm.carry is None else None
     if algorithm.carry is not None:
         lanes = b.shape[0] * b.shape[2]
-        totals = b.new_empty((_chunks(b) - 1) * lanes * 4, dtype=torch.float32)
+        totals = b.new_empty((_chunks(form, b) - 1) * lanes * 4, dtype=torch.float32)
     for which in algorithm.passes:
         if which == "EDGES":
             assert totals is not None and edges is not None
             _launch_carry(form, algorithm, b, totals, initial, edges)
         # The total of the last chunk is of no use.
-        chunks = _chunks(b) - (1 if which == "TOTALS" else 0)
+        chunks = _chunks(form, b) - (1 if which == "TOTALS" else 0)
         if chunks:
             launch(
                 function(FORWARD, forward(form, algorithm, which, tile)),
                 _tiles(b, tile) * b.shape[0] * chunks,
-                (tile.lanes, ROWS),
+                (tile.lanes, form.rows),
                 (*tensors, pointer(totals), pointer(words), *sizes),
             )
 
@@ -89,7 +86,7 @@ def _launch_carry(
         function(FORWARD, carry(form.variant, algorithm)),
         -(-lanes // threads[0]),
         threads,
-        (pointer(totals), pointer(initial), pointer(edges), _chunks(b), lanes),
+        (pointer(totals), pointer(initial), pointer(edges), _chunks(form, b), lanes),
     )
 
 
@@ -110,14 +107,14 @@ def launch_backward(
     tensors = (gate, b, edges, hbar, final_bar, *bars, _words(form, b))
     launch(
         function(BACKWARD, backward(form, tile)),
-        _tiles(b, tile) * b.shape[0] * _chunks(b),
-        (tile.lanes, BACKWARD_ROWS),
+        _tiles(b, tile) * b.shape[0] * _chunks(form, b),
+        (tile.lanes, form.backward_rows),
         (*map(pointer, tensors), *b.shape, *_strides(gate, b, hbar)),
     )
 
 
-def _chunks(b: Tensor) -> int:
-    return -(-b.shape[1] // CHUNK)
+def _chunks(form: Form, b: Tensor) -> int:
+    return -(-b.shape[1] // form.chunk)
 
 
 def _tiles(b: Tensor, tile: Tile) -> int:
@@ -126,7 +123,7 @@ def _tiles(b: Tensor, tile: Tile) -> int:
 
 def _words(form: Form, b: Tensor) -> Tensor:
     lanes = b.shape[0] * b.shape[2]
-    return workspace(IN_TURNS * form.variant.words * lanes, links=_chunks(b))
+    return workspace(IN_TURNS * form.variant.words * lanes, links=_chunks(form, b))
 
 
 def _strides(*tensors: Tensor | None) -> list[int]:

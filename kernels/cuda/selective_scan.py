@@ -30,6 +30,7 @@ from scancheck.kernels.cuda.selective_scan_instances import (
     Instance,
     Problem,
     blocks,
+    check_options,
     chosen,
 )
 
@@ -72,15 +73,18 @@ def selective_scan(
     delta_bias: torch.Tensor | None = None,
     initial_state: torch.Tensor | None = None,
     delta_softplus: bool = False,
+    state: str = "fp32",
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """y [B, D, L] in the dtype of u and the last state [B, D, N] in fp32.
 
-    `order` is sequential, time, or None: the faster one. The last axis of every tensor
+    `order` is sequential, time, or None: the faster one. In the sequential order the
+    state may be rounded to another format, `state`, before every STATE_STEPS steps but
+    the first; its adjoint is not. The last axis of every tensor
     is contiguous; other strides are free. Raises CaseInvalid for tensors that it does
     not take, before anything runs.
     """
     tensors = (u, delta, z, B, C, A, D, delta_bias, initial_state)
-    plan = plan_for(variant, order, delta_softplus, tensors)
+    plan = plan_for(variant, order, delta_softplus, tensors, state)
     differentiable: Any = _SelectiveScan.apply
     with on_device(plan.device):
         y, last_state = differentiable(variant, plan, delta_softplus, *tensors)
@@ -155,18 +159,23 @@ def room_for_edges(plan: Plan, u: torch.Tensor) -> torch.Tensor:
 
 
 def plan_for(
-    variant: str, order: str | None, delta_softplus: bool, tensors: _Tensors
+    variant: str,
+    order: str | None,
+    delta_softplus: bool,
+    tensors: _Tensors,
+    state: str = "fp32",
 ) -> Plan:
     """The launch for tensors of these layouts, in the order of Plan's pointers.
 
     Checked once per layout. Raises CaseInvalid for tensors that do not fit.
     """
-    key = (variant, order, bool(delta_softplus), *map(_layout, tensors))
+    key = (variant, order, state, bool(delta_softplus), *map(_layout, tensors))
     plan = _plans.get(key)
     if plan is None:
         if len(_plans) == _MOST_PLANS:
             _plans.clear()
-        plan = _plans[key] = _planned(variant, order, delta_softplus, tensors)
+        plan = _planned(variant, order, state, delta_softplus, tensors)
+        _plans[key] = plan
     return plan
 
 
@@ -216,8 +225,9 @@ def _layout(tensor: torch.Tensor | None) -> Any:
 
 
 def _planned(
-    variant: str, order: str | None, delta_softplus: bool, given: _Tensors
+    variant: str, order: str | None, state: str, delta_softplus: bool, given: _Tensors
 ) -> Plan:
+    check_options(variant, order, state)
     tensors = dict(zip(_NAMES, given, strict=True))
     device = check_device(OP, tensors)
     # Stubs of torch lack some of the properties.
@@ -225,6 +235,7 @@ def _planned(
     problem = replace(
         problem_of(tensors, properties.shared_memory_per_block_optin),
         multiprocessors=properties.multi_processor_count,
+        state=state,
     )
     u = tensors["u"]
     assert u is not None

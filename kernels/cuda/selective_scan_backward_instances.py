@@ -63,7 +63,8 @@ def chosen(problem: Problem, dtype: str, variant: str) -> Instance:
     """The instance for a call."""
     in_group = problem.channels // problem.groups
     constant = problem.constant_b or problem.constant_c
-    few = problem.states <= ROWS_STATES and not constant
+    # A state in short is kept where selective_scan_steps rounds it.
+    few = problem.states <= ROWS_STATES and not constant and problem.state == "fp32"
     if problem.aligned and few and in_group % 16 == 0:
         blocks = problem.batch * problem.groups * -(-in_group // 192)
         found = rows(dtype, variant, 12 if blocks >= MANY_BLOCKS else 4)

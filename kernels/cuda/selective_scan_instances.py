@@ -25,6 +25,11 @@ VARIANTS = {
 ROWS_STATES = 16
 """Most states of selective_scan_rows, and what its blocks are padded to."""
 
+STATES = tuple(STORAGE)
+"""Formats of the state. A short one is that of selective_scan_steps, which rounds to it
+before every STATE_STEPS steps but the first."""
+STATE_STEPS = 32
+
 LARGEST_STATES = 256
 LARGEST_STEPS = 2**31 - 2**10
 
@@ -50,6 +55,7 @@ class Problem:
     aligned: bool  # rows of u, delta, z, B, C and y are whole 16-byte vectors
     shared: int  # bytes of shared memory that a block may have
     multiprocessors: int = 132  # an H200's
+    state: str = "fp32"  # of STATES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +68,25 @@ class Instance:
     channels: int  # per block
     threads: int
     shared: int  # bytes of dynamic shared memory
+
+
+def check_options(variant: str, order: str | None, state: str) -> None:
+    """Raises CaseInvalid that names the option for which there is no kernel."""
+    for what, known, got in (
+        ("variant", tuple(VARIANTS), variant),
+        ("order", (None, *ORDERS), order),
+        ("state", STATES, state),
+    ):
+        if got not in known:
+            raise CaseInvalid(
+                f"selective_scan {what}: expected one of {', '.join(map(str, known))}; "
+                f"got {got!r}"
+            )
+    if state != "fp32" and (order != "sequential" or variant == "accurate"):
+        raise CaseInvalid(
+            f"selective_scan state: expected fp32 with order {order} and {variant}; "
+            f"got {state}, which order sequential alone takes, not with accurate"
+        )
 
 
 def blocks(problem: Problem, instance: Instance) -> int:
@@ -89,8 +114,9 @@ def chosen(
 def candidates(problem: Problem, dtype: str, variant: str) -> list[Instance]:
     """Every instance that can take the problem, the preferred one first."""
     lanes = _lanes(problem.states)
-    found = [steps(dtype, variant, lanes, problem.constant_b, problem.constant_c)]
-    if not (problem.constant_b or problem.constant_c):
+    constant = problem.constant_b, problem.constant_c
+    found = [steps(dtype, variant, lanes, *constant, problem.state)]
+    if not any(constant) and problem.state == "fp32":
         if problem.states <= ROWS_STATES:
             found[:0] = _rows(problem, dtype, variant)
         if variant != "accurate":
@@ -164,13 +190,19 @@ def time(dtype: str, variant: str, states: int, aligned: bool) -> Instance:
 
 
 def steps(
-    dtype: str, variant: str, lanes: int, constant_b: bool, constant_c: bool
+    dtype: str,
+    variant: str,
+    lanes: int,
+    constant_b: bool,
+    constant_c: bool,
+    state: str = "fp32",
 ) -> Instance:
     """selective_scan_steps: any shape and layout."""
     channels = 4 * 32 // lanes
     flags = f"{_flag(constant_b)}, {_flag(constant_c)}"
     name = (
-        f"selective_scan_steps<{STORAGE[dtype]}, {VARIANTS[variant]}, {lanes}, {flags}>"
+        f"selective_scan_steps<{STORAGE[dtype]}, {VARIANTS[variant]}, {lanes}, "
+        f"{flags}, {STORAGE[state]}>"
     )
     return Instance(
         order="sequential",
@@ -195,8 +227,12 @@ def instances() -> Iterator[str]:
             for states, aligned in product((16, 17), (True, False)):
                 found.append(time(dtype, variant, states, aligned))
         for lanes in (2, 4, 8, 16, 32):
-            for constant_b, constant_c in product((False, True), repeat=2):
-                found.append(steps(dtype, variant, lanes, constant_b, constant_c))
+            formats = STATES if variant != "accurate" else STATES[:1]
+            flags = (False, True)
+            for constant_b, constant_c, state in product(flags, flags, formats):
+                found.append(
+                    steps(dtype, variant, lanes, constant_b, constant_c, state)
+                )
         for instance in found:
             yield instance.expression
             if instance.with_edges not in (None, instance.expression):

@@ -13,7 +13,14 @@ from scancheck.kernels.cuda.error_models import (
     TABULATED_DECAY,
     TABULATED_ERRORS,
 )
-from scancheck.kernels.cuda.selective_scan_instances import ORDERS, STORAGE, VARIANTS
+from scancheck.kernels.cuda.selective_scan_instances import (
+    ORDERS,
+    STATE_STEPS,
+    STATES,
+    STORAGE,
+    VARIANTS,
+    check_options,
+)
 from scancheck.kernels.cuda.toolkit import unavailable
 
 if TYPE_CHECKING:
@@ -55,22 +62,38 @@ _DRIVE_ROUNDINGS = 3.0
 
 
 def kernels() -> tuple[Kernel, ...]:
-    """The kernel that chooses the order by itself, of each variant, and each order."""
+    """The kernel that chooses the order by itself, of each variant, and each order.
+
+    One variant also with states in other formats.
+    """
     found = [selective_scan(variant) for variant in VARIANTS]
     for order in ORDERS:
         variants = [v for v in VARIANTS if order != "time" or v != "accurate"]
         found += [selective_scan(variant, order) for variant in variants]
+    for state in STATES[1:]:
+        found.append(selective_scan("reproducible", "sequential", state=state))
     return tuple(found)
 
 
-def selective_scan(variant: str, order: str | None = None) -> Kernel:
-    """The kernel of one variant, in one order or, with None, the faster one's."""
+def selective_scan(
+    variant: str, order: str | None = None, *, state: str = "fp32"
+) -> Kernel:
+    """The kernel of one variant, in one order or, with None, the faster one's.
+
+    `state` is the format that the sequential order rounds the state to every
+    STATE_STEPS steps. Raises CaseInvalid for an option or a combination that does not
+    exist.
+    """
+    check_options(variant, order, state)
+    parts = ["cuda", "selective_scan", order or "auto", variant]
+    if state != "fp32":
+        parts += [f"state_{state}", f"every_{STATE_STEPS}"]
     only = "sequential" if variant == "accurate" else order
     return Kernel(
-        name=f"cuda.selective_scan.{order or 'auto'}.{variant}",
+        name=".".join(parts),
         op="selective_scan",
-        call=partial(_selective_scan, variant, order),
-        contract=contract(variant, only),
+        call=partial(_selective_scan, variant, order, state),
+        contract=contract(variant, only, state),
         dtypes=tuple(STORAGE),
         chunk=None if only == "sequential" else TIME_TILE,
         gradients=True,
@@ -81,8 +104,9 @@ def selective_scan(variant: str, order: str | None = None) -> Kernel:
     )
 
 
-def contract(variant: str, order: str | None) -> Contract:
+def contract(variant: str, order: str | None, state: str = "fp32") -> Contract:
     """What a variant computes in that order; None: in either."""
+    short = state != "fp32"
     decay, functions = _MODELS[variant]
     softplus = functions["softplus"]
     if variant == "accurate":
@@ -96,6 +120,8 @@ def contract(variant: str, order: str | None) -> Contract:
         None: Structure(kind="unknown"),
     }
     return Contract(
+        state=state if short else "compute",
+        state_every=STATE_STEPS if short else 1,
         structure=structures[order],
         fma="yes",
         comp="full" if variant == "accurate" else "none",
@@ -110,6 +136,7 @@ def contract(variant: str, order: str | None) -> Contract:
 def _selective_scan(
     variant: str,
     order: str | None,
+    state: str,
     *,
     u: "torch.Tensor",
     delta: "torch.Tensor",
@@ -137,4 +164,5 @@ def _selective_scan(
         delta_bias,
         initial_state,
         delta_softplus,
+        state,
     )

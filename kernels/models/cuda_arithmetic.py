@@ -4,6 +4,7 @@ Sums, products and quotients of np.float32 are plain operators: each rounds to n
 on both sides. Here is what needs an instruction of its own.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ from numba import float32
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
+from scancheck.formats import Format
 from scancheck.kernels.models.jit import jit
 
 Float32Array = NDArray[np.float32]
@@ -72,3 +74,24 @@ def flushed(x, value):
 def scaled(value, shifted):
     """`value` with the integer in the last bits of `shifted` added to its exponent."""
     return from_bits(np.int32(bits(shifted) << _MANTISSA_BITS) + bits(value))
+
+
+def numbers_of(fmt: Format) -> tuple[int, int, float]:
+    """A format as `stored` takes it."""
+    return fmt.precision, fmt.emin, fmt.largest
+
+
+@jit()
+def stored(x, fmt):
+    """The np.float32 nearest to x that the format (precision, emin, largest) holds.
+
+    Ties go to the even one, and what is too large to infinity.
+    """
+    if x == _ZERO or not np.isfinite(x):
+        return x
+    precision, emin, largest = fmt
+    exact = np.float64(x)
+    _, exponent = math.frexp(exact)
+    spacing = math.ldexp(1.0, max(exponent - 1, emin) - precision + 1)
+    nearest = np.rint(exact / spacing) * spacing
+    return np.float32(nearest if abs(nearest) <= largest else exact * np.inf)

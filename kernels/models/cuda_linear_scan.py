@@ -10,7 +10,8 @@ In fp32 with fused multiply-adds, whatever the storage. A chunk is `rows` rows o
     S_t          before[r] applied to S_in, then step after step through row r
 
 with the combinations of kernels/cuda/sources/affine.cuh. The adjoint G_t = a_{t+1}
-G_{t+1} + hbar_t takes the same rows and chunks from the last to the first.
+G_{t+1} + hbar_t takes the same rows and chunks from the last to the first. What goes
+from chunk to chunk, S_out and the adjoint, is rounded to the format of the state.
 """
 
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ import torch
 from numpy.typing import NDArray
 from torch.autograd.function import once_differentiable
 
+from scancheck.formats import Format, format_named
+from scancheck.kernels.models.cuda_arithmetic import numbers_of, stored
 from scancheck.kernels.models.cuda_functions import exp, fma, on_array
 from scancheck.kernels.models.jit import jit
 
@@ -130,7 +133,7 @@ def row_maps(variant, steps, decay, drive, maps):
 
 
 @jit()
-def carried(variant, totals, edges, groups):
+def carried(variant, totals, edges, groups, state):
     """edges[k + 1] from edges[k] by totals[k]; [chunks, 2] from [chunks - 1, 4].
 
     In order, or where `groups` is not 0 by a tree: as many groups of consecutive totals
@@ -153,6 +156,7 @@ def carried(variant, totals, edges, groups):
             x, low = applied(variant, True, _map(sofar[group - 1]), x, low)
         for k in range(group * each, min((group + 1) * each, count)):
             x, low = applied(variant, True, _map(totals[k]), x, low)
+            x = stored(x, state)
             edges[k + 1, 0], edges[k + 1, 1] = x, low
 
 
@@ -176,7 +180,9 @@ def stepped(variant, steps, decay, drive, sofar, edge, before, after):
 
 
 @jit()
-def chain(variant, rows, steps, doubling, groups, decay, drive, edges, before, after):
+def chain(
+    variant, rows, steps, doubling, groups, state, decay, drive, edges, before, after
+):
     """The states before and after each step, [N, T], and those before chunks.
 
     decay, drive [N, T], float32: decays are logarithms for LOG. edges [N, chunks, 2]
@@ -197,7 +203,7 @@ def chain(variant, rows, steps, doubling, groups, decay, drive, edges, before, a
             if k + 1 < chunks:
                 totals[k] = maps[k, rows - 1]
         if groups >= 0:
-            carried(variant, totals, edges[n], groups)
+            carried(variant, totals, edges[n], groups, state)
         for k in range(chunks):
             part = slice(k * chunk, min((k + 1) * chunk, length))
             used = -(-(part.stop - part.start) // steps)
@@ -216,7 +222,7 @@ def chain(variant, rows, steps, doubling, groups, decay, drive, edges, before, a
 
 
 @jit()
-def adjoint_chain(variant, rows, steps, decay_after, drive, start, after):
+def adjoint_chain(variant, rows, steps, state, decay_after, drive, start, after):
     """Writes G_t [N, T] to `after`, from the cotangent of the final state [N].
 
     decay_after is the decay of the step after each one, that of the identity at the
@@ -246,6 +252,7 @@ def adjoint_chain(variant, rows, steps, decay_after, drive, start, after):
                 begins = r == last_row
                 sofar = row if begins else combined(variant, True, sofar, row)
             value, low = applied(variant, True, sofar, value, low)
+            value = stored(value, state)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,6 +276,11 @@ ORDERS = {
 BACKWARD_ORDER = Order(rows=32, steps=8)
 
 
+def single_pass(chunk: int) -> tuple[Order, Order]:
+    """Both orders of the single pass in chunks of so many steps."""
+    return Order(rows=chunk // 16, steps=16), Order(rows=chunk // 8, steps=8)
+
+
 def linear_scan(
     variant: str,
     order: Order,
@@ -277,14 +289,17 @@ def linear_scan(
     g: torch.Tensor | None,
     b: torch.Tensor,
     initial_state: torch.Tensor | None = None,
+    *,
+    state: str = "fp32",
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """h [B, T, D] in the dtype of b and the final state [B, D] in fp32, differentiable.
 
-    One of a and g = log a is given. Both orders have the same steps per chunk.
+    One of a and g = log a is given. Both orders have the same steps per chunk. `state`
+    names the format of states and adjoints that go from chunk to chunk.
     """
     gate = g if a is None else a
     run: Any = _LinearScan.apply
-    how = VARIANTS[variant], order, backward_order, a is None
+    how = VARIANTS[variant], order, backward_order, a is None, format_named(state)
     h, final = run(how, gate, b, initial_state)
     return h, final
 
@@ -293,12 +308,12 @@ class _LinearScan(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        how: tuple[int, Order, Order, bool],
+        how: tuple[int, Order, Order, bool, Format],
         gate: torch.Tensor,
         b: torch.Tensor,
         initial_state: torch.Tensor | None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        variant, order, _, logs = how
+        variant, order, _, logs, state = how
         start = torch.zeros(b.shape[0], b.shape[2])
         if initial_state is not None:
             start = initial_state.detach().clone()
@@ -308,7 +323,7 @@ class _LinearScan(torch.autograd.Function):
         ctx.edges[:, :1, 0] = start.reshape(-1, 1).numpy()
         ctx.decays = _decays(variant, logs, gate)
         _, after = _states(
-            variant, order, order.groups, ctx.decays[0], drive, ctx.edges
+            variant, order, order.groups, state, ctx.decays[0], drive, ctx.edges
         )
         ctx.how = how
         ctx.save_for_backward(gate, b, initial_state)
@@ -321,17 +336,16 @@ class _LinearScan(torch.autograd.Function):
         ctx: Any, hbar: torch.Tensor, final_bar: torch.Tensor
     ) -> tuple[torch.Tensor | None, ...]:
         gate, b, initial_state = ctx.saved_tensors
-        variant, _, order, logs = ctx.how
+        variant, _, order, logs, state = ctx.how
         held, decay = ctx.decays
-        before, _ = _states(variant, order, _GIVEN, held, _lanes(b), ctx.edges)
+        before, _ = _states(variant, order, _GIVEN, state, held, _lanes(b), ctx.edges)
         decay_after = np.full_like(held, _ZERO if variant == LOG else _ONE)
         decay_after[:, :-1] = held[:, 1:]
         adjoint = np.empty_like(held)
         start = final_bar.flatten().numpy()
         drive = _lanes(hbar)
-        adjoint_chain(
-            variant, order.rows, order.steps, decay_after, drive, start, adjoint
-        )
+        cut, kept = (order.rows, order.steps), numbers_of(state)
+        adjoint_chain(variant, *cut, kept, decay_after, drive, start, adjoint)
         with np.errstate(all="ignore"):
             gate_bar = adjoint * before
             if logs:
@@ -347,14 +361,15 @@ def _states(
     variant: int,
     order: Order,
     groups: int,
+    state: Format,
     held: FloatArray,
     drive: FloatArray,
     edges: FloatArray,
 ) -> tuple[FloatArray, FloatArray]:
     """The states before and after each step, [N, T]; fills in edges."""
     before, after = np.empty_like(drive), np.empty_like(drive)
-    rows, steps, doubling = order.rows, order.steps, order.doubling
-    chain(variant, rows, steps, doubling, groups, held, drive, edges, before, after)
+    how = order.rows, order.steps, order.doubling, groups, numbers_of(state)
+    chain(variant, *how, held, drive, edges, before, after)
     return before, after
 
 

@@ -4,7 +4,8 @@ In fp32 with fused multiply-adds, whatever the storage; A log2 e is rounded firs
 
     sequential  one step after another. 8 states are a part, padded with zeros; of each
                 part C . h is summed in order, then neighbouring parts, neighbouring
-                pairs, and so on.
+                pairs, and so on. Before every STATE_STEPS steps but the first
+                the state is rounded to its format.
     time        tiles of 32 vectors of 16 bytes of steps. Of each vector the map over
                 its steps; of four vectors theirs combined one after another; of these
                 eight Hillis and Steele's scan (Commun. ACM 29, 1986); from it the state
@@ -22,13 +23,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from scancheck.formats import format_named
 from scancheck.kernels.models import cuda_ex2, cuda_functions
+from scancheck.kernels.models.cuda_arithmetic import numbers_of, stored
 from scancheck.kernels.models.cuda_functions import EXP2, fma
 from scancheck.kernels.models.jit import jit
 
 FloatArray = NDArray[np.float32]
 
 PART = 8  # states of one lane
+STATE_STEPS = 32
 TIME_STATES = 16  # what the states of the other order are padded to
 LANES = 32
 GROUP = 4  # lanes whose maps one lane combines
@@ -43,7 +47,7 @@ _A0, _A1, _A2, _A3, _A4, _A5 = (np.float32(c) for c in EXP2)
 
 
 @jit()
-def _decay(d: Any, scaled: Any, table: Any) -> Any:
+def decay_of(d: Any, scaled: Any, table: Any) -> Any:
     """2**(d scaled), by the hardware's table where there is one."""
     if table is None:
         return cuda_functions.exp2_product(d, scaled)
@@ -70,7 +74,7 @@ def _advanced(
 ) -> Any:
     """h and its rest after one step."""
     if not accurate:
-        return fma(_decay(d, scaled, table), h, drive), _ZERO
+        return fma(decay_of(d, scaled, table), h, drive), _ZERO
     n = fma(d, scaled, _SHIFT) - _SHIFT
     if n == _ZERO:
         f = fma(d, scaled, -n)
@@ -82,7 +86,7 @@ def _advanced(
         factor = fma(f, p, _ZERO)
         kept, kept_rest = h, rest
     else:
-        factor = _decay(d, scaled, table)
+        factor = decay_of(d, scaled, table)
         kept, kept_rest = _ZERO, _ZERO
     increment = fma(factor, h, drive) + fma(factor, rest, kept_rest)
     total = kept + increment
@@ -123,12 +127,16 @@ def sequential(
     curved: Any,
     table: Any,
     accurate: Any,
+    state: Any,
+    edges: Any,
+    edge_steps: Any,
     y: Any,
 ) -> Any:
     """C . h of every step into y [R, L]; h [R, N] becomes the last states.
 
     u, delta [R, L]; scaled [R, N]; B and C in `keys` [2, K, L, N], of which row r has
-    those of index rows[r]; bias [R]. N is padded to a power of two of parts.
+    those of index rows[r]; bias [R]. N is padded to a power of two of parts. edges
+    [R, ceil(L / edge_steps), N] become the states before each edge_steps steps.
     """
     states = scaled.shape[1]
     parts = states // PART
@@ -139,6 +147,11 @@ def sequential(
         b, c = keys[0][rows[row]], keys[1][rows[row]]
         rest = np.zeros(states, np.float32)
         for t in range(d.size):
+            if t > 0 and t % STATE_STEPS == 0:
+                for n in range(states):
+                    h[row, n] = stored(h[row, n], state)
+            if t % edge_steps == 0:
+                edges[row, t // edge_steps] = h[row]
             step = t if b.shape[0] > 1 else 0
             c_step = t if c.shape[0] > 1 else 0
             for part in range(parts):
@@ -216,19 +229,19 @@ def time(
                 for lane in range(LANES):
                     for k in range(lane * vector, lane * vector + vector):
                         t = first + k
-                        decays[k] = _decay(d[t], scale, table)
+                        decays[k] = decay_of(d[t], scale, table)
                         drives[k] = written[t] * (b[t, n] if t < length else _ZERO)
                         if k % vector:
                             ends[lane] = fma(decays[k], ends[lane], drives[k])
                         else:
                             ends[lane] = drives[k]
-                    lane_decays[lane] = _decay(totals[lane], scale, table)
+                    lane_decays[lane] = decay_of(totals[lane], scale, table)
                 for group in range(GROUPS):
                     end = ends[group * GROUP]
                     for lane in range(group * GROUP + 1, (group + 1) * GROUP):
                         end = fma(lane_decays[lane], end, ends[lane])
                     group_ends[group] = end
-                    group_decays[group] = _decay(group_totals[group], scale, table)
+                    group_decays[group] = decay_of(group_totals[group], scale, table)
                 group_ends[0] = fma(group_decays[0], h[row, n], group_ends[0])
                 distance = 1
                 while distance < GROUPS:
@@ -280,11 +293,13 @@ def selective_scan(
     delta_bias: torch.Tensor | None = None,
     initial_state: torch.Tensor | None = None,
     delta_softplus: bool = False,
+    state: str = "fp32",
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """y [B, D, L] in the dtype of u and the last state [B, D, N] in fp32.
 
     `order` is sequential or time, `variant` reproducible, tabulated or, of the
-    sequential order, accurate. In time B and C vary in time.
+    sequential order, accurate. In time B and C vary in time. `state` is the format of
+    the state in the sequential order.
     """
     batch, channels, length = u.shape
     states = A.shape[1]
@@ -293,14 +308,65 @@ def selective_scan(
         return torch.empty_like(u), (
             empty if initial_state is None else initial_state.detach().clone()
         )
-    width = _width(order, states)
+    given = (u, delta, A, B, C, delta_bias, initial_state, delta_softplus)
+    y, h, _ = _scanned(order, variant, state, max(length, 1), *given)
+    skip, gates = _by_row(D, batch), None if z is None else _rows(z)
+    _gated(y, _rows(u), skip, gates, _table(variant))
+    # As on the device, no last state is -0.
+    last = torch.from_numpy(h[:, :states] + _ZERO)
+    return (
+        torch.from_numpy(y).reshape(u.shape).to(u.dtype),
+        last.reshape(batch, channels, states),
+    )
+
+
+def kept_states(
+    variant: str,
+    edge_steps: int,
+    u: torch.Tensor,
+    delta: torch.Tensor,
+    A: torch.Tensor,
+    B: torch.Tensor,
+    C: torch.Tensor,
+    delta_bias: torch.Tensor | None = None,
+    initial_state: torch.Tensor | None = None,
+    delta_softplus: bool = False,
+    state: str = "fp32",
+) -> torch.Tensor:
+    """[B, ceil(L / edge_steps), D, N]: the states before each edge_steps steps.
+
+    Those of the sequential order, which the backward pass starts from.
+    """
+    given = (u, delta, A, B, C, delta_bias, initial_state, delta_softplus)
+    _, _, edges = _scanned("sequential", variant, state, edge_steps, *given)
+    by_row = torch.from_numpy(edges[..., : A.shape[1]].copy())
+    return by_row.reshape(*u.shape[:2], -1, A.shape[1]).transpose(1, 2).contiguous()
+
+
+def _scanned(
+    order: str,
+    variant: str,
+    state: str,
+    edge_steps: int,
+    u: torch.Tensor,
+    delta: torch.Tensor,
+    A: torch.Tensor,
+    B: torch.Tensor,
+    C: torch.Tensor,
+    delta_bias: torch.Tensor | None,
+    initial_state: torch.Tensor | None,
+    delta_softplus: bool,
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """C . h [B D, L], the last states [B D, N] and kept ones, with N padded."""
+    batch, channels, length = u.shape
+    width = _width(order, A.shape[1])
     scaled = np.clip(_fp32(A) * _LOG2_E, -_LARGEST, _LARGEST)
     h = np.zeros((batch * channels, width), np.float32)
     if initial_state is not None:
-        h[:, :states] = _fp32(initial_state).reshape(-1, states)
+        h[:, : A.shape[1]] = _fp32(initial_state).reshape(-1, A.shape[1])
     bias = _by_row(delta_bias, batch)
     y = np.empty((batch * channels, length), np.float32)
-    table = cuda_ex2.table() if variant == "tabulated" else None
+    edges = np.zeros((len(h), -(-length // edge_steps), width), np.float32)
     keys, rows = _keys(B, C, batch, channels, width)
     shared = (
         _rows(u),
@@ -311,19 +377,19 @@ def selective_scan(
         np.zeros(batch * channels, np.float32) if bias is None else bias,
         h,
         delta_softplus,
-        table,
+        _table(variant),
     )
     if order == "sequential":
-        sequential(*shared, variant == "accurate", y)
+        accurate, kept = variant == "accurate", numbers_of(format_named(state))
+        sequential(*shared, accurate, kept, edges, edge_steps, y)
     else:
         time(*shared, 16 // u.element_size(), y)
-    _gated(y, _rows(u), _by_row(D, batch), None if z is None else _rows(z), table)
-    # As on the device, no last state is -0.
-    last = torch.from_numpy(h[:, :states] + _ZERO)
-    return (
-        torch.from_numpy(y).reshape(u.shape).to(u.dtype),
-        last.reshape(batch, channels, states),
-    )
+    return y, h, edges
+
+
+def _table(variant: str) -> FloatArray | None:
+    """The hardware's exponential, where the variant has it."""
+    return cuda_ex2.table() if variant == "tabulated" else None
 
 
 def _width(order: str, states: int) -> int:

@@ -1,21 +1,22 @@
 """Loops of the backward pass of selective_scan over steps, states and channels.
 
 They have the operations of kernels/cuda/sources/selective_scan_backward_*.cuh, with the
-functions `Reproducible`. cuda_selective_scan_backward.py tells the orders of the sums.
+functions `Reproducible`, or with a table of the hardware's exponential `Tabulated`.
+cuda_selective_scan_backward.py tells the orders of the sums.
 """
 
 from typing import Any
 
 import numpy as np
 
+from scancheck.kernels.models import cuda_ex2, cuda_functions
 from scancheck.kernels.models.cuda_arithmetic import fma, max_or_nan, min_or_nan
 from scancheck.kernels.models.cuda_functions import (
     SILU_LOWEST,
-    exp,
-    exp2_product,
     log1p_unit,
     sigmoid_of,
 )
+from scancheck.kernels.models.cuda_selective_scan import decay_of
 from scancheck.kernels.models.jit import jit
 
 _ZERO, _ONE = np.float32(0.0), np.float32(1.0)
@@ -23,9 +24,17 @@ _SILU_HIGHEST = -SILU_LOWEST
 
 
 @jit()
-def step_size(x: Any, curved: Any) -> Any:
+def _exp(x: Any, table: Any) -> Any:
+    """e**x, by the hardware's table where there is one."""
+    if table is None:
+        return cuda_functions.exp(x)
+    return cuda_ex2.exp(x, table)
+
+
+@jit()
+def step_size(x: Any, curved: Any, table: Any) -> Any:
     """d and its slope by delta + bias."""
-    e = exp(-abs(x))
+    e = _exp(-abs(x), table)
     small = sigmoid_of(_ONE, e)
     softplus = max_or_nan(x, _ZERO) + log1p_unit(e)
     slope = e * small if x < _ZERO else small
@@ -33,9 +42,9 @@ def step_size(x: Any, curved: Any) -> Any:
 
 
 @jit()
-def gate(z: Any) -> Any:
+def gate(z: Any, table: Any) -> Any:
     """silu(z) and its slope."""
-    e = exp(-abs(z))
+    e = _exp(-abs(z), table)
     small = sigmoid_of(_ONE, e)
     other = e * small
     of_z = other if z < _ZERO else small
@@ -85,6 +94,7 @@ def adjoint(
     cotangents: Any,
     sums: Any,
     parts: Any,
+    table: Any,
 ) -> Any:
     """The steps between two kept states, of one channel.
 
@@ -98,7 +108,7 @@ def adjoint(
     for t in range(count):
         for n in range(width):
             before = states[t - 1, n] if t else edge[n]
-            decays[t, n] = exp2_product(step[0, t], scaled[n])
+            decays[t, n] = decay_of(step[0, t], scaled[n], table)
             states[t, n] = fma(decays[t, n], before, step[1, t] * b[t, n])
         sums[2, t] = over_states(c[t], states[t], rows, parts)
     for t in range(count - 1, -1, -1):

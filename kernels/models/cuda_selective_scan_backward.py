@@ -1,9 +1,9 @@
 """The backward pass of the CUDA selective_scan on the CPU, operation by operation.
 
 As the kernels of kernels/cuda/sources/selective_scan_backward_*.cuh have it with the
-functions `Reproducible`, in one slice. Between the states that the forward pass keeps
-they are made again by plain fused multiply-adds, whatever its recurrence. The order of
-sums is that of one of two kernels:
+functions `Reproducible` or `Tabulated`, in one slice. Between the states that the
+forward pass keeps they are made again by plain fused multiply-adds, whatever its
+recurrence. The order of sums is that of one of two kernels:
 
     steps  8 states a part. Of parts, of the channels of a warp and of 32 steps:
            neighbours, then neighbouring pairs, and so on; warps and blocks in order.
@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from scancheck.kernels.models import cuda_ex2
 from scancheck.kernels.models.cuda_arithmetic import fma
 from scancheck.kernels.models.cuda_functions import LOG2_E
 from scancheck.kernels.models.cuda_selective_scan_adjoint import (
@@ -77,6 +78,7 @@ def _group(
     channels: Any,
     warps: Any,
     parts: Any,
+    table: Any,
     bars: Any,
     carried: Any,
     state_sums: Any,
@@ -107,10 +109,12 @@ def _group(
         for d in range(count):
             for t in range(size):
                 at = first + t
-                size_of_step, slopes[t] = step_size(delta[d, at] + bias[d], curved)
+                size_of_step, slopes[t] = step_size(
+                    delta[d, at] + bias[d], curved, table
+                )
                 gates[0, t] = gates[1, t] = y_bar[d, at]
                 if gated:
-                    value, slope = gate(z[d, at])
+                    value, slope = gate(z[d, at], table)
                     gates[0, t] = y_bar[d, at] * value
                     gates[1, t] = y_bar[d, at] * slope
                 step[d, 0, t] = size_of_step
@@ -134,6 +138,7 @@ def _group(
                 cotangents[d],
                 sums,
                 part_sums,
+                table,
             )
             if not rows:
                 lanes[:, d] = _ZERO
@@ -184,10 +189,13 @@ def backward(
     delta_softplus: bool,
     y_bar: torch.Tensor,
     last_bar: torch.Tensor | None = None,
+    *,
+    tabulated: bool = False,
 ) -> dict[str, torch.Tensor]:
     """The gradient of each tensor, by its name, and of initial_state.
 
-    `edges` [B, ceil(L / E), D, N] are the states before each order.edge_steps steps.
+    `edges` [B, ceil(L / E), D, N] are the states before each order.edge_steps steps;
+    `tabulated` takes the hardware's exponential by its table.
     """
     u, A = tensors["u"], tensors["A"]
     batch, channels, length = u.shape
@@ -236,6 +244,7 @@ def backward(
                 order.channels,
                 order.warps,
                 4 if order.rows else order.lanes,
+                cuda_ex2.table() if tabulated else None,
                 bars[:, row, own],
                 carried[row, own],
                 state_sums[:, row, own],

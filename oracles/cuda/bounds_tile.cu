@@ -43,12 +43,21 @@ __device__ __forceinline__ void store(double* s, long long i, long long count,
 // Rows of a state kept or read out, each `stride` from the next.
 template <bool TREES>
 __device__ __forceinline__ void write_state(double* to, long long stride,
-                                            const ErrorState& s, Rounded e) {
+                                            const ErrorState& s, Rounded e,
+                                            Rounded peak) {
     to[0] = s.value.x;
     to[stride] = TREES ? s.size.x : size_of(s.value).x;
     to[2 * stride] = e.x;
-    to[3 * stride] = s.peak.x;
+    to[3 * stride] = peak.x;
     to[4 * stride] = s.floor.x;
+}
+
+// The error e and the peak of a state that is read from where it is stored.
+__device__ __forceinline__ void as_stored(const ErrorState& s, const Coefficients& c,
+                                          Rounded& e, Rounded& peak) {
+    const Rounded top = size_of(s.value) + e;
+    if (!(top <= c.state_largest)) peak = infinity();
+    e = e + (Rounded(c.state_u) * top + c.state_eta);
 }
 
 template <bool TREES, bool COMPENSATED>
@@ -64,13 +73,16 @@ __global__ void __launch_bounds__(128)
     const long long outs = shape.groups * shape.steps * shape.lanes;
     const long long kept = (shape.steps + 1) * count;
     const Rounded u = c.u, eta = c.eta;
+    const bool stores = c.state_u > 0.0;
     const Divisor one_less(Rounded(1.0) - u);
     for (long long k = 0; k < shape.keys; ++k) {
         const long long i = (g * shape.keys + k) * shape.lanes + l;
         ErrorState one = load(s, i, count);
         if (states) {
-            const Rounded e = settle<TREES, COMPENSATED>(one, c, path[start]);
-            write_state<TREES>(states + i, kept, one, e);
+            Rounded e = settle<TREES, COMPENSATED>(one, c, path[start]);
+            Rounded peak = one.peak;
+            if (stores && start % every == 0) as_stored(one, c, e, peak);
+            write_state<TREES>(states + i, kept, one, e, peak);
         }
         for (long long t = 0; t < shape.steps; ++t) {
             const long long here = start + t;
@@ -79,10 +91,11 @@ __global__ void __launch_bounds__(128)
                                         here % every == 0, path[here]);
             one.running = infinity();
             Rounded e = settle<TREES, COMPENSATED>(one, c, path[here + 1]);
-            if ((here + 1) % every == 0)
-                e = e + (Rounded(c.state_u) * (size_of(one.value) + e) + c.state_eta);
+            Rounded peak = one.peak;
+            if (stores && (here + 1) % every == 0) as_stored(one, c, e, peak);
             const Rounded size = TREES ? one.size : size_of(one.value);
-            if (states) write_state<TREES>(states + (t + 1) * count + i, kept, one, e);
+            if (states)
+                write_state<TREES>(states + (t + 1) * count + i, kept, one, e, peak);
             double* out = o + (g * shape.steps + t) * shape.lanes + l;
             if (has_r) {
                 const ErrorNumber rt = number_at(r, g, t, k, l);
@@ -126,7 +139,8 @@ __global__ void __launch_bounds__(128)
         advance<TREES, COMPENSATED>(one, above, number_at(y, g, t, k, l), c, one_less,
                                     boundary, path[done]);
         const Rounded e = settle<TREES, COMPENSATED>(one, c, path[done + 1]);
-        write_state<TREES>(states + t * count + i, shape.steps * count, one, e);
+        write_state<TREES>(states + t * count + i, shape.steps * count, one, e,
+                           one.peak);
         above = number_at(w, g, t, k, l);
     }
     store(s, i, count, one);
@@ -144,7 +158,8 @@ __global__ void __launch_bounds__(128)
     if (i >= count) return;
     ErrorState one = load(s, i, count);
     const Rounded e = settle<TREES, COMPENSATED>(one, c, *path);
-    write_state<TREES>(out + i, count, one, one.running < e ? one.running : e);
+    write_state<TREES>(out + i, count, one, one.running < e ? one.running : e,
+                       one.peak);
 }
 
 __device__ __forceinline__ Moment moment_at(const MomentIn& x, long long g, long long t,

@@ -152,7 +152,7 @@ class ErrorSystem:
             one = np.ascontiguousarray(state[:, g, k, lane])
             e = scan.settle(one, self.coefficients, path)
             e = scan.sharper(e, one[scan.RUNNING])
-            write_state(out, 0, g, k, lane, one, self.coefficients, e)
+            write_state(out, 0, g, k, lane, one, self.coefficients, e, one[scan.PEAK])
         number = ErrorNumber(self.rules, *out[:4, 0])
         return number.stored(self.rules.state_store)
 

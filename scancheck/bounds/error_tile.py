@@ -13,6 +13,7 @@ from scancheck.bounds.error_scan import (
     RUNNING,
     SIZE,
     STATE_ETA,
+    STATE_LARGEST,
     STATE_U,
     TREES,
     VALUE,
@@ -40,13 +41,21 @@ def pick(x, g, t, k, lane):
 
 
 @jit()
-def write_state(states, t, g, k, lane, s, c, e):
-    """Entry t of the kept states, with its total error e."""
+def write_state(states, t, g, k, lane, s, c, e, peak):
+    """Entry t of the kept states, with its total error e and its peak."""
     states[0, t, g, k, lane] = s[VALUE]
     states[1, t, g, k, lane] = s[SIZE] if c[TREES] > 0.0 else abs(s[VALUE])
     states[2, t, g, k, lane] = e
-    states[3, t, g, k, lane] = s[PEAK]
+    states[3, t, g, k, lane] = peak
     states[4, t, g, k, lane] = s[FLOOR]
+
+
+@jit()
+def as_stored(s, c, e):
+    """The error e and the peak of a state that is read from where it is stored."""
+    top = abs(s[VALUE]) + e
+    peak = s[PEAK] if top <= c[STATE_LARGEST] else np.inf
+    return e + (c[STATE_U] * top + c[STATE_ETA]), peak
 
 
 @jit()
@@ -76,13 +85,17 @@ def run_forward(
     steps = x.shape[2]
     keep = states.shape[1] > 0
     emulated = running.shape[1] > 0
+    stores = c[STATE_U] > 0.0
     for task in range(begin, stop):
         g, lane = task // lanes, task % lanes
         for k in range(keys):
             one = s[:, g, k, lane].copy()
             if keep:
                 e = settle(one, c, path[start])
-                write_state(states, 0, g, k, lane, one, c, e)
+                peak = one[PEAK]
+                if stores and start % every == 0:
+                    e, peak = as_stored(one, c, e)
+                write_state(states, 0, g, k, lane, one, c, e, peak)
             for t in range(steps):
                 here = start + t
                 wt, xt = pick(w, g, t, k, lane), pick(x, g, t, k, lane)
@@ -100,14 +113,16 @@ def run_forward(
                 )
                 one[RUNNING] = running[g, t, k, lane] if emulated else np.inf
                 e = sharper(settle(one, c, path[here + 1]), one[RUNNING])
-                if (here + 1) % every == 0:
-                    # The output may be read from the state as it is stored.
-                    e += c[STATE_U] * (abs(one[VALUE]) + e) + c[STATE_ETA]
+                peak = one[PEAK]
+                if stores and (here + 1) % every == 0:
+                    # Outputs may be read from the state as it is stored, and gradients
+                    # too: a backward pass has no other.
+                    e, peak = as_stored(one, c, e)
                 # A named order forms the states, and what is read is read from them.
                 sums = c[TREES] > 0.0 and not emulated
                 size = one[SIZE] if sums else abs(one[VALUE])
                 if keep:
-                    write_state(states, t + 1, g, k, lane, one, c, e)
+                    write_state(states, t + 1, g, k, lane, one, c, e, peak)
                 if has_r:
                     rt = pick(r, g, t, k, lane)
                     read_out(
@@ -156,7 +171,7 @@ def run_adjoint(w, y, s, next_w, c, states, start, total, every, path, begin, st
                     path[done],
                 )
                 e = settle(one, c, path[done + 1])
-                write_state(states, t, g, k, lane, one, c, e)
+                write_state(states, t, g, k, lane, one, c, e, one[PEAK])
                 above = pick(w, g, t, k, lane).copy()
             s[:, g, k, lane] = one
             next_w[:, g, k, lane] = above

@@ -1,6 +1,6 @@
 """Faults in what is computed with: inputs and decays other than those of the call."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
@@ -94,14 +94,31 @@ def _other_tensors(
         for cause, detail, other in _variants(report, name, values):
             if other.shape != values.shape or (other != values).any():
                 yield cause, f"{name} {detail}", dict(tensors) | {name: other}
-    if any(tensors[n].ndim == 4 for n in ("B", "C") if n in tensors):
-        channels = tensors["u"].shape[1]
-        keys = {n: _interleaved(tensors[n], channels) for n in ("B", "C")}
-        yield (
-            "key_group",
-            "channel d uses group d % G, and d // (D / G) is its own",
-            dict(tensors) | keys,
-        )
+    for detail, keys in _other_groups(tensors):
+        yield "key_group", detail, dict(tensors) | keys
+
+
+def _other_groups(
+    tensors: Mapping[str, FloatArray],
+) -> Iterator[tuple[str, dict[str, FloatArray]]]:
+    """Keys as they are read with a wrong number of the group."""
+    keys = {n: tensors[n] for n in ("B", "C") if n in tensors}
+    grouped = [n for n, values in keys.items() if values.ndim == 4]
+    if not grouped:
+        return
+    channels = tensors["u"].shape[1]
+    yield (
+        "channel d uses group d % G, and d // (D / G) is its own",
+        {n: _interleaved(values, channels) for n, values in keys.items()},
+    )
+    if keys[grouped[0]].shape[1] == 1:
+        return
+    for names in dict.fromkeys([tuple(grouped), *((n,) for n in grouped)]):
+        told = " and ".join(names)
+        first = {n: np.broadcast_to(keys[n][:, :1], keys[n].shape) for n in names}
+        yield f"{told} of the first group is used in all groups", first
+        rolled = {n: np.roll(keys[n], -1, axis=1) for n in names}
+        yield f"{told} of the next group is used", rolled
 
 
 def _variants(

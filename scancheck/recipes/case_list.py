@@ -56,6 +56,14 @@ SIZES: dict[str, tuple[dict[str, int], ...]] = {
     ),
 }
 
+WIDE: dict[str, dict[str, int]] = {
+    "linear_scan": {"B": 2, "D": 136},
+    "selective_scan": {"B": 2, "D": 64, "N": 16},
+}
+"""More channels than one block takes, in whole vectors of 16 bytes and groups of 16:
+kernels may have a way of their own for such tensors, and only for them."""
+WIDE_STEPS = 8  # their lengths are multiples
+
 
 def case_list(
     op: str,
@@ -75,8 +83,9 @@ def case_list(
     layouts; `requires` those it cannot be called without. With `chunk`, lengths and
     recipes aim at its edges. `empty` adds T = 0 and B = 0. Both profiles cover each of
     their recipes in each form at a length of several chunks, the short lengths around
-    one chunk, and two long sequences. `quick` has about 30 cases of the recipes that
-    show every class of bug, `full` about 300 of all recipes.
+    one chunk, two long sequences, and many channels in each form or layout. `quick`
+    has about 30 cases of the recipes that show every class of bug, `full` about 300 of
+    all recipes.
 
     Raises CaseInvalid for an unknown op or profile, or when the kernel accepts no form.
     """
@@ -96,6 +105,7 @@ def case_list(
         _case(op, dtype, index, shape, int(seeds[index]), kernel)
         for index, shape in enumerate(shapes)
     ]
+    cases += _wide_cases(op, dtype, pairs, kernel, source)
     return cases + (_empty_cases(cases) if empty else [])
 
 
@@ -210,6 +220,50 @@ def _options(op: str, index: int, shape: _Shape, kernel: _Interface) -> dict[str
     if kernel.chunk is not None:
         options["chunk"] = kernel.chunk
     return options
+
+
+def _wide_cases(
+    op: str,
+    dtype: str,
+    pairs: list[tuple[Recipe, str | None]],
+    kernel: _Interface,
+    source: Stream,
+) -> list[Case]:
+    """Many channels over two chunks, in each form and layout, with all it takes."""
+    chunk = min(kernel.chunk or DEFAULT_CHUNK, MOST_AIMED_AT)
+    steps = (chunk // WIDE_STEPS + 1) * WIDE_STEPS
+    every: dict[str, Any] = {
+        name: name in kernel.accepts
+        for name, default in OPTION_DEFAULTS[op].items()
+        if isinstance(default, bool)
+    }
+    if kernel.chunk is not None:
+        every["chunk"] = kernel.chunk
+    options = [
+        every | ({} if form is None else {"form": form})
+        for recipe, form in pairs
+        if recipe.name == LONG_RECIPES[0]
+    ]
+    if "keys" in OPTION_DEFAULTS[op]:
+        options = [
+            every | {"keys": layout}
+            for layout in ("time", "grouped")
+            if layout == "time" or f"keys={layout}" in kernel.accepts
+        ]
+    seeds = integers(source, 0, 2**31 - 1, (len(options),))
+    return [
+        make_case(
+            op,
+            WIDE[op]
+            | {op_named(op).time_axis: steps}
+            | ({"G": 2} if chosen.get("keys") == "grouped" else {}),
+            dtype=dtype,
+            recipe=LONG_RECIPES[0],
+            seed=int(seed),
+            options=chosen,
+        )
+        for chosen, seed in zip(options, seeds, strict=True)
+    ]
 
 
 def _empty_cases(cases: list[Case]) -> list[Case]:

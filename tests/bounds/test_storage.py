@@ -177,7 +177,22 @@ def test_a_kept_state_beyond_its_format_is_predicted() -> None:
     contract = Contract(
         structure=Structure(kind="sequential"), state="fp16", state_every=2
     )
-    allowed = bounded(data, contract, "fp32").outputs["h"]
-    got = computed(kept(FP16, 2), Machine(fmt=FP32), data)["h"]
-    assert not np.isfinite(got).all()
-    assert np.array_equal(allowed.overflows[0], ~np.isfinite(got))
+    budget = bounded(data, contract, "fp32")
+    got = computed(kept(FP16, 2), Machine(fmt=FP32), data)
+    for name, allowed in (("h", budget.outputs["h"]), ("a", budget.gradients["a"])):
+        assert not np.isfinite(got[name]).all()
+        assert np.array_equal(allowed.overflows[0], ~np.isfinite(got[name]))
+
+
+def test_tiles_change_nothing_of_states_that_are_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Gradients at the start of a tile read the stored state too."""
+    data = with_cotangents(FP32, *drawn("near_one", FP32, 1, 33, 6))
+    for structure in (Structure(kind="sequential"), Structure()):
+        contract = Contract(structure=structure, state="bf16", state_every=8)
+        whole = bounded(data, contract, "fp32").gradients["a"].error
+        with monkeypatch.context() as patch:
+            patch.setattr("scancheck.oracles.engine.TILE_ENTRIES", 8 * data.b.shape[1])
+            tiled = bounded(data, contract, "fp32").gradients["a"].error
+        assert np.array_equal(tiled, whole)

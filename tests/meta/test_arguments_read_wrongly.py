@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from scancheck.checks.oracle import Request, check_case
+from scancheck.checks.experiments import likely_cause
+from scancheck.checks.oracle import CaseReport, Request, check_case
 from scancheck.contract import Contract
 from scancheck.formats import FORMATS
 from scancheck.kernel import Kernel
@@ -65,13 +66,34 @@ def made_negative(x: Tensor, dtype: torch.dtype) -> Tensor:
     return -x.abs()
 
 
-def red_recipes(call: Any, dtype: str) -> Iterator[str]:
-    """The recipe of each red case of the quick profile."""
-    kernel = Kernel(name="tried", op="selective_scan", call=call)
-    accepts = accepted_parameters(kernel, op_named(kernel.op))
+def of_first_group(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Keys of the first group for every channel."""
+    return x[:, :1].expand_as(x) if x.ndim == 4 else x
+
+
+def of_next_group(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Keys of the group after the channel's own."""
+    return x.roll(-1, 1) if x.ndim == 4 else x
+
+
+def kernel_of(call: Any) -> Kernel:
+    """The call as a kernel."""
+    return Kernel(name="tried", op="selective_scan", call=call)
+
+
+def red_reports(call: Any, dtype: str, *layouts: str) -> Iterator[CaseReport]:
+    """The red cases of the quick profile."""
+    kernel = kernel_of(call)
+    accepts = accepted_parameters(kernel, op_named(kernel.op)) | set(layouts)
     for case in case_list(kernel.op, dtype, accepts=accepts):
-        if check_case(kernel, case, Request(contract=Contract())).verdict in RED:
-            yield case.recipe
+        report = check_case(kernel, case, Request(contract=Contract()))
+        if report.verdict in RED:
+            yield report
+
+
+def red_recipes(call: Any, dtype: str) -> Iterator[str]:
+    """The recipe of each of them."""
+    return (report.case.recipe for report in red_reports(call, dtype))
 
 
 @pytest.mark.parametrize("name", STATE_LIKE)
@@ -92,3 +114,15 @@ def test_an_a_made_negative_is_red(dtype: str) -> None:
 def test_the_same_without_a_fault_passes(dtype: str) -> None:
     """What the wrong readers share is right."""
     assert not set(red_recipes(reading("", made_negative), dtype))
+
+
+@pytest.mark.parametrize("change", [of_first_group, of_next_group])
+@pytest.mark.parametrize("name", ["B", "C"])
+def test_keys_of_another_group_are_named(name: str, change: Any) -> None:
+    """A key that is read with a wrong number of its group is told as that."""
+    call = reading(name, change)
+    causes = [
+        likely_cause(kernel_of(call), report, report.checks[0])[0]
+        for report in red_reports(call, "fp32", "keys=grouped")
+    ]
+    assert "key_group" in causes

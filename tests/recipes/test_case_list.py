@@ -168,6 +168,30 @@ def test_options_of_selective_scan_vary(profile: str) -> None:
     assert any(dict(c.sizes)["N"] % 2 for c in cases)
 
 
+@EVERY_KERNEL
+@PROFILES
+@pytest.mark.parametrize("chunk", [None, 2, 100, 256])
+def test_many_channels(
+    op: str, accepts: frozenset[str], profile: str, chunk: int | None
+) -> None:
+    """Each form and layout has whole vectors of many channels, over two chunks."""
+    cases = case_list(op, "fp16", accepts=accepts, profile=profile, chunk=chunk)
+    wide = [case for case in cases if dict(case.sizes)["D"] > 32]
+    size = chunk or 64
+    for case in wide:
+        sizes = dict(case.sizes)
+        assert size < steps_of(case) <= size + 8
+        whole = sizes["D"] if op == "linear_scan" else steps_of(case)
+        assert whole % 8 == 0
+        assert op == "linear_scan" or sizes["D"] // sizes.get("G", 1) % 16 == 0
+        assert sizes["B"] > 1
+    if op == "linear_scan":
+        assert {option(case, "form") for case in wide} == accepts & {"a", "g"}
+    else:
+        layouts = {"time"} | ({"grouped"} if "keys=grouped" in accepts else set())
+        assert {option(case, "keys") for case in wide} == layouts
+
+
 @PROFILES
 def test_required_inputs_are_always_given(profile: str) -> None:
     """A kernel that cannot do without z and a first state gets them every time."""

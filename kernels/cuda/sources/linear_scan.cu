@@ -21,9 +21,10 @@ enum Pass { CHAINED, TOTALS, EDGES };
 // a (or what Decay makes it from), b: [B, T, D], their strides in elements, the last
 // one 1; initial [B, D] or null; h [B, T, D] and final [B, D] without gaps; edges
 // [chunks, B, D, WORDS]: the state before each chunk and its rest, written by CHAINED
-// where it is not null and read by EDGES; totals [chunks - 1, B, D].
+// where it is not null and read by EDGES; totals [chunks - 1, B, D]. CHAINED hands on
+// states that Kept holds.
 template <Pass PASS, typename T, typename Decay, Variant VARIANT, Inner INNER, int COUNT,
-          int LANES, int ROWS, int STEPS, int BLOCKS>
+          int LANES, int ROWS, int STEPS, int BLOCKS, typename Kept>
 __global__ void __launch_bounds__(LANES* ROWS, BLOCKS)
     forward(const T* __restrict__ a, const T* __restrict__ b,
             const float* __restrict__ initial, T* __restrict__ h,
@@ -132,7 +133,7 @@ __global__ void __launch_bounds__(LANES* ROWS, BLOCKS)
       }
       if ((chunk + 1ll) * CHUNK < length) {
         const State after = applied<VARIANT, true>(total, start);
-        Carry<VARIANT>::hand_on(workspace, turn, chunk, place, lanes, after);
+        Carry<VARIANT, Kept>::hand_on(workspace, turn, chunk, place, lanes, after);
       }
       if (edges) put_edge<VARIANT>(edges, edge, start);
     }

@@ -2,7 +2,8 @@
 //
 // Chunks, rows and steps are those of the forward pass, taken from the last to the
 // first; the carry is chained from chunk to chunk. The states are computed again inside
-// each chunk, from the one before it, which the forward pass kept.
+// each chunk, from the one before it, which the forward pass kept. Kept holds the
+// adjoints that are handed on, as it does the states.
 #include "rows.cuh"
 
 // The map of one step of the adjoint: the decay of the step after it, or 1 at the end.
@@ -17,7 +18,7 @@ __device__ __forceinline__ Affine adjoint_step(const Vector& decay_after, bool i
 // (zeros), and so may final_bar [B, D]; edges [chunks, B, D, WORDS]; da, db [B, T, D]
 // and initial_bar [B, D] without gaps, null where they are not wanted.
 template <typename T, typename Decay, Variant VARIANT, int COUNT, int LANES, int ROWS,
-          int STEPS, int BLOCKS>
+          int STEPS, int BLOCKS, typename Kept>
 __global__ void __launch_bounds__(LANES* ROWS, BLOCKS)
     single_pass_backward(const T* __restrict__ a, const T* __restrict__ b,
                          const float* __restrict__ edges, const T* __restrict__ hbar,
@@ -124,7 +125,7 @@ __global__ void __launch_bounds__(LANES* ROWS, BLOCKS)
       }
       if (chunk > 0) {
         const State handed = applied<VARIANT, true>(after, start);
-        Carry<VARIANT>::hand_on(workspace, turn, link, place, lanes, handed);
+        Carry<VARIANT, Kept>::hand_on(workspace, turn, link, place, lanes, handed);
       }
       adjoint_starts[c] = start;
     }

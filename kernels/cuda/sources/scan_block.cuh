@@ -44,8 +44,9 @@ __device__ __forceinline__ Affine step_map(float gate, float drive) {
   return {Decay::held(gate), drive, 0.0f, 0.0f};
 }
 
-// The chain through chunks, links counted from 0; lane of `lanes` in all.
-template <Variant VARIANT>
+// The chain through chunks, links counted from 0; lane of `lanes` in all. States are
+// handed on as Kept holds them.
+template <Variant VARIANT, typename Kept = float>
 struct Carry {
   static constexpr int WORDS = HAS_RESTS<VARIANT> ? 2 : 1;  // per channel
 
@@ -72,7 +73,7 @@ struct Carry {
                                                  long long lanes, State state) {
     Word* to = words(workspace, link, lane, lanes);
     const unsigned flag = turn.flag + unsigned(link);
-    publish(to, flag, state.value);
+    publish(to, flag, stored<Kept>(state.value));
     if constexpr (HAS_RESTS<VARIANT>) publish(to + 1, flag, state.rest);
   }
 };

@@ -4,7 +4,8 @@
 // LANES lanes share a channel, each with 8 of its states in registers; time is in the
 // loop. A warp makes d and d u of 32 steps with its lanes over the steps, then walks
 // these steps, then gates and stores y with its lanes over the steps again. For up to 16
-// states operations and their order are those of selective_scan_rows.
+// states operations and their order are those of selective_scan_rows. Before every 32
+// steps but the first the state is rounded to Kept.
 #pragma once
 
 #include "selective_scan_arguments.cuh"
@@ -22,7 +23,8 @@ __device__ __forceinline__ float read(const void* tensor, long long offset) {
   return value.at(0);
 }
 
-template <class Storage, class Recurrence, int LANES, bool CONSTANT_B, bool CONSTANT_C>
+template <class Storage, class Recurrence, int LANES, bool CONSTANT_B, bool CONSTANT_C,
+          class Kept>
 __global__ void __launch_bounds__(32 * STEPS_WARPS)
     selective_scan_steps(const __grid_constant__ Arguments a) {
   using Functions = typename Recurrence::Functions;
@@ -90,6 +92,10 @@ __global__ void __launch_bounds__(32 * STEPS_WARPS)
     }
     __syncthreads();
 
+    if (first_step > 0) {
+#pragma unroll
+      for (int i = 0; i < 8; i++) h[i].value = stored<Kept>(h[i].value);
+    }
     if (float* const to = edge_place(a, place.batch, own, first_step)) {
 #pragma unroll
       for (int i = 0; i < 8; i++) {

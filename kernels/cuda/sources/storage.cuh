@@ -119,3 +119,10 @@ __device__ __forceinline__ Packed<T, COUNT> packed(const float (&values)[COUNT])
   }
   return result;
 }
+
+// The value as Kept holds it.
+template <typename Kept>
+__device__ __forceinline__ float stored(float value) {
+  const float values[1] = {value};
+  return packed<Kept, 1>(values).at(0);
+}

@@ -1,6 +1,7 @@
 """linear_scan on a CUDA device against its CPU model, bit by bit."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from scancheck.kernels.cuda.catalog import linear_scan
 from scancheck.kernels.cuda.linear_scan_instances import ALGORITHMS
 from scancheck.kernels.cuda.toolkit import unavailable
 from scancheck.kernels.models import cuda_linear_scan as model
+from scancheck.kernels.models.of_cuda_kernels import different
 
 pytestmark = [
     pytest.mark.gpu,
@@ -35,7 +37,17 @@ FORMS = (
     ("single_pass", "segsum", "g"),
     *((algorithm, "plain", "a") for algorithm in list(ALGORITHMS)[1:]),
 )
-FP32 = torch.float32
+FP32, FP16, BF16 = DTYPES
+OPTIONS = (
+    (64, "fp32", FP32),
+    (128, "fp32", FP16),
+    (512, "fp32", FP32),
+    (512, "fp32", BF16),
+    (256, "bf16", FP32),
+    (256, "fp16", BF16),
+    (256, "bf16", FP16),
+    (64, "fp16", FP32),
+)
 Tensors = dict[str, torch.Tensor]
 Outputs = tuple[torch.Tensor, torch.Tensor]
 
@@ -63,13 +75,8 @@ def on_device(tensors: Tensors) -> Tensors:
 
 
 def assert_same_bits(got: torch.Tensor, expected: torch.Tensor) -> None:
-    """Equal dtypes and bits, where NaN equals NaN."""
-    got = got.cpu()
-    assert got.dtype == expected.dtype
-    assert got.shape == expected.shape
-    whole = {2: torch.int16, 4: torch.int32}[got.element_size()]
-    same = got.view(whole) == expected.view(whole)
-    assert bool((same | (got.isnan() & expected.isnan())).all())
+    """Equal dtypes, shapes and bits, where NaN equals NaN."""
+    assert not different(got, expected).any()
 
 
 def of_model(tensors: Tensors, variant: str, algorithm: str = "single_pass") -> Outputs:
@@ -88,18 +95,41 @@ def test_bits_of_the_model(
     """Outputs and gradients are the model's, for any length and channel count."""
     kernel = linear_scan(algorithm, variant).call
     for shape in SHAPES:
-        tensors = drawn(shape, dtype, gate=gate)
-        leaves = {name: x.requires_grad_() for name, x in on_device(tensors).items()}
-        expected_leaves = {n: x.clone().requires_grad_() for n, x in tensors.items()}
-        got = kernel(**leaves)
-        expected = of_model(expected_leaves, variant, algorithm)
-        bars = [torch.randn(x.shape).to(x.dtype) for x in expected]
-        torch.autograd.backward(got, [bar.cuda() for bar in bars])
-        torch.autograd.backward(expected, bars)
-        for one, other in zip(got, expected, strict=True):
-            assert_same_bits(one.detach(), other.detach())
-        for name, leaf in leaves.items():
-            assert_same_bits(leaf.grad, expected_leaves[name].grad)
+        assert_same_results(
+            drawn(shape, dtype, gate=gate),
+            kernel,
+            lambda **leaves: of_model(leaves, variant, algorithm),
+        )
+
+
+@pytest.mark.parametrize(("chunk", "state", "dtype"), OPTIONS)
+def test_bits_of_the_model_with_options(
+    chunk: int, state: str, dtype: torch.dtype
+) -> None:
+    """So it is in chunks of any size, and where states are handed on in 16 bits."""
+    kernel = linear_scan("single_pass", "plain", chunk=chunk, state=state).call
+    orders = model.single_pass(chunk)
+
+    def expected(*, a: Any = None, g: Any = None, b: Any, initial_state: Any) -> Any:
+        return model.linear_scan("plain", *orders, a, g, b, initial_state, state=state)
+
+    for shape in (*SHAPES, (1, 5000, 70)):
+        gate = "g" if dtype == FP32 and shape[1] % 2 else "a"
+        assert_same_results(drawn(shape, dtype, gate=gate), kernel, expected)
+
+
+def assert_same_results(tensors: Tensors, kernel: Any, expected: Any) -> None:
+    """The bits of outputs and gradients are those of the call on the CPU."""
+    device_leaves = {name: x.requires_grad_() for name, x in on_device(tensors).items()}
+    leaves = {name: x.clone().requires_grad_() for name, x in tensors.items()}
+    got, wanted = kernel(**device_leaves), expected(**leaves)
+    bars = [torch.randn(x.shape).to(x.dtype) for x in wanted]
+    torch.autograd.backward(got, [bar.cuda() for bar in bars])
+    torch.autograd.backward(wanted, bars)
+    for one, other in zip(got, wanted, strict=True):
+        assert_same_bits(one.detach(), other.detach())
+    for name, leaf in device_leaves.items():
+        assert_same_bits(leaf.grad, leaves[name].grad)
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

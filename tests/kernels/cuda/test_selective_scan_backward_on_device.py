@@ -1,14 +1,13 @@
 """Gradients of selective_scan on a CUDA device against their CPU model, bit by bit."""
 
-from typing import Any
-
 import pytest
 import torch
 
 from scancheck.kernels.cuda import selective_scan as forward
 from scancheck.kernels.cuda import selective_scan_backward_instances as instances
+from scancheck.kernels.cuda.selective_scan_kernels import selective_scan
 from scancheck.kernels.cuda.toolkit import unavailable
-from scancheck.kernels.models.cuda_selective_scan_backward import Order, backward
+from scancheck.kernels.models.of_cuda_kernels import different, results
 
 pytestmark = [
     pytest.mark.gpu,
@@ -25,7 +24,6 @@ SHAPES = (
     (2, 20, 77, 29, 2),
     (1, 9, 40, 200, 1),
 )
-NAMES = ("u", "delta", "z", "B", "C", "A", "D", "delta_bias", "initial_state")
 Tensors = dict[str, torch.Tensor]
 
 
@@ -57,60 +55,65 @@ def drawn(
 
 
 def gradients(
-    variant: str, tensors: Tensors, y_bar: torch.Tensor, last_bar: torch.Tensor
+    variant: str,
+    tensors: Tensors,
+    y_bar: torch.Tensor,
+    last_bar: torch.Tensor,
+    state: str = "fp32",
 ) -> Tensors:
     """Of the sequential order, by autograd."""
     inputs = {name: x.detach().requires_grad_() for name, x in tensors.items()}
     outputs = forward.selective_scan(
-        variant, "sequential", **inputs, delta_softplus=True
+        variant, "sequential", **inputs, delta_softplus=True, state=state
     )
     found = torch.autograd.grad(outputs, list(inputs.values()), [y_bar, last_bar])
     return dict(zip(inputs, found, strict=True))
 
 
 def modelled(
-    variant: str, tensors: Tensors, y_bar: torch.Tensor, last_bar: torch.Tensor
+    variant: str,
+    tensors: Tensors,
+    y_bar: torch.Tensor,
+    last_bar: torch.Tensor,
+    state: str = "fp32",
 ) -> Tensors:
-    """On the CPU, from the states that the forward pass keeps."""
-    given: Any = tuple(tensors[name] for name in NAMES)
-    plan = forward.plan_for(variant, "sequential", True, given)
-    edges = forward.room_for_edges(plan, tensors["u"])
-    y, last = torch.empty_like(tensors["u"]), torch.empty_like(last_bar)
-    forward.run(plan, given, y, last, edges)
-    dtype = forward.DTYPES[y.dtype]
-    chosen = instances.chosen(plan.problem, dtype, variant)
-    rows = "rows" in chosen.expression
-    lanes = 4 if rows else 128 // chosen.channels
-    order = Order(
-        rows=rows,
-        edge_steps=chosen.edge_steps,
-        lanes=lanes,
-        warps=chosen.threads // 32,
-    )
-    on_cpu = {name: x.cpu() for name, x in tensors.items()}
-    return backward(order, edges.cpu(), on_cpu, True, y_bar.cpu(), last_bar.cpu())
+    """On the CPU, from the states that the model of the forward pass keeps."""
+    kernel = selective_scan(variant, "sequential", state=state)
+    return results(
+        kernel.name,
+        {name: x.cpu() for name, x in tensors.items()},
+        [y_bar.cpu(), last_bar.cpu()],
+        delta_softplus=True,
+    ).gradients
 
 
 def assert_same_bits(got: Tensors, expected: Tensors) -> None:
     """Equal names, dtypes and bits."""
     assert got.keys() == expected.keys()
     for name, x in got.items():
-        assert x.dtype == expected[name].dtype
-        whole = {2: torch.int16, 4: torch.int32}[x.element_size()]
-        same = x.cpu().contiguous().view(whole) == expected[name].cpu().view(whole)
-        assert same.all(), f"{name} differs in {int((~same).sum())} entries"
+        wrong = int(different(x, expected[name]).sum())
+        assert not wrong, f"{name} differs in {wrong} entries"
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("variant", ["reproducible", "tabulated"])
 def test_gradients_are_the_models(
-    shape: tuple[int, int, int, int, int], dtype: torch.dtype
+    variant: str, shape: tuple[int, int, int, int, int], dtype: torch.dtype
 ) -> None:
-    """The reproducible variant has the bits of its model in every gradient."""
+    """Variants with a model have its bits in every gradient."""
+    if variant == "tabulated" and torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("the table is that of sm_90")
     given = drawn(shape, dtype)
-    assert_same_bits(
-        gradients("reproducible", *given), modelled("reproducible", *given)
-    )
+    assert_same_bits(gradients(variant, *given), modelled(variant, *given))
+
+
+@pytest.mark.parametrize("state", ["fp16", "bf16"])
+def test_gradients_from_a_short_state_are_the_models(state: str) -> None:
+    """So they are where the states that are kept were rounded."""
+    given = drawn((2, 96, 200, 16, 2), torch.bfloat16)
+    found = [f("reproducible", *given, state) for f in (gradients, modelled)]
+    assert_same_bits(*found)
 
 
 @pytest.mark.parametrize("constant", [False, True])

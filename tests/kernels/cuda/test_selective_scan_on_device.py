@@ -8,6 +8,7 @@ import torch
 from scancheck.kernels.cuda.selective_scan import selective_scan
 from scancheck.kernels.cuda.toolkit import unavailable
 from scancheck.kernels.models import cuda_selective_scan as model
+from scancheck.kernels.models.of_cuda_kernels import different
 
 pytestmark = [
     pytest.mark.gpu,
@@ -70,12 +71,8 @@ def on_device(tensors: Tensors) -> Tensors:
 
 
 def assert_same_bits(got: torch.Tensor, expected: torch.Tensor) -> None:
-    """Equal dtypes and bits."""
-    got = got.cpu()
-    assert got.dtype == expected.dtype
-    assert got.shape == expected.shape
-    whole = {2: torch.int16, 4: torch.int32}[got.element_size()]
-    assert torch.equal(got.view(whole), expected.view(whole))
+    """Equal dtypes, shapes and bits."""
+    assert not different(got, expected).any()
 
 
 @pytest.mark.parametrize(("order", "variant"), VARIANTS)
@@ -93,6 +90,24 @@ def test_bits_of_the_model(
         got, model.selective_scan(order, variant, **tensors), strict=True
     ):
         assert_same_bits(result, expected)
+
+
+@pytest.mark.parametrize("state", ["fp16", "bf16"])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_bits_of_the_model_with_a_short_state(
+    shape: tuple[int, int, int, int, int], state: str
+) -> None:
+    """So they have where the state is rounded to 16 bits every 32 steps."""
+    dtype = torch.float32 if state == "bf16" else torch.bfloat16
+    tensors = drawn(shape, dtype)
+    got = selective_scan(
+        "reproducible", "sequential", **on_device(tensors), state=state
+    )
+    expected = model.selective_scan(
+        "sequential", "reproducible", **tensors, state=state
+    )
+    for result, wanted in zip(got, expected, strict=True):
+        assert_same_bits(result, wanted)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
