@@ -6,7 +6,7 @@ that of the order.
 """
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from scancheck.kernel import Kernel
 from scancheck.kernels.cuda import catalog as cuda
@@ -36,30 +36,27 @@ def model_of(name: str) -> str | None:
     Of a fast variant the one that differs in its exponentials alone; None where the
     kernel chooses its order by itself.
     """
-    side, op, algorithm, variant = name.split(".")
+    side, op, algorithm, variant, *options = name.split(".")
     if algorithm == "auto":
         return None
-    return PREFIX + f"{side}.{op}.{algorithm}.{_OF_FAST.get((op, variant), variant)}"
+    variant = _OF_FAST.get((op, variant), variant)
+    return PREFIX + ".".join((side, op, algorithm, variant, *options))
 
 
 def _model(kernel: Kernel) -> Kernel:
-    _, op, algorithm, variant = kernel.name.split(".")
-    supports = None
-    if op == "linear_scan":
-        call: Any = partial(_linear_scan, algorithm, variant)
-        if variant == "segsum":
-            supports = ("g", "b", "initial_state")
-    else:
-        call = partial(_selective_scan, algorithm, variant)
+    _, op, algorithm, variant, *options = kernel.name.split(".")
+    state = options[0].removeprefix("state_") if options else "fp32"
+    call = _linear_scan if op == "linear_scan" else _selective_scan
+    logs = op == "linear_scan" and variant == "segsum"
     return Kernel(
         name=PREFIX + kernel.name,
         op=op,
-        call=call,
+        call=partial(call, algorithm, variant, state),
         contract=kernel.contract,
         dtypes=kernel.dtypes,
         chunk=kernel.chunk,
-        gradients=op == "linear_scan" or variant == "reproducible",
-        supports=supports,
+        gradients=True,
+        supports=("g", "b", "initial_state") if logs else None,
         layouts=kernel.layouts,
         devices=("cpu",),
     )
@@ -68,26 +65,24 @@ def _model(kernel: Kernel) -> Kernel:
 def _linear_scan(
     algorithm: str,
     variant: str,
+    state: str,
     *,
     a: "torch.Tensor | None" = None,
     g: "torch.Tensor | None" = None,
     b: "torch.Tensor",
     initial_state: "torch.Tensor | None" = None,
 ) -> "tuple[torch.Tensor, torch.Tensor]":
-    from scancheck.kernels.models.cuda_linear_scan import (
-        BACKWARD_ORDER,
-        ORDERS,
-        linear_scan,
-    )
+    from scancheck.kernels.models.cuda_linear_scan import linear_scan
+    from scancheck.kernels.models.of_cuda_kernels import linear_scan_orders
 
-    return linear_scan(
-        variant, ORDERS[algorithm], BACKWARD_ORDER, a, g, b, initial_state
-    )
+    orders = linear_scan_orders(algorithm)
+    return linear_scan(variant, *orders, a, g, b, initial_state, state=state)
 
 
 def _selective_scan(
     order: str,
     variant: str,
+    state: str,
     *,
     u: "torch.Tensor",
     delta: "torch.Tensor",
@@ -105,10 +100,6 @@ def _selective_scan(
         "delta_bias": delta_bias, "initial_state": initial_state,
     }  # fmt: skip
     tensors = {name: x for name, x in given.items() if x is not None}
-    if variant == "reproducible":
-        from scancheck.kernels.models.cuda_selective_scan_autograd import selective_scan
+    from scancheck.kernels.models.cuda_selective_scan_autograd import differentiable
 
-        return selective_scan(order, tensors, delta_softplus)
-    from scancheck.kernels.models.cuda_selective_scan import selective_scan as forward
-
-    return forward(order, variant, **tensors, delta_softplus=delta_softplus)
+    return differentiable(order, variant, state, tensors, delta_softplus)

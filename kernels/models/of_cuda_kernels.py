@@ -82,6 +82,16 @@ def different(got: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
     return ~(same | (got.isnan() & expected.isnan()))
 
 
+def linear_scan_orders(
+    order: str,
+) -> tuple[cuda_linear_scan.Order, cuda_linear_scan.Order]:
+    """Those of both passes by the kernel's name for them, with its chunk size."""
+    algorithm = order.rstrip(digits)
+    if chunk := order.removeprefix(algorithm):
+        return cuda_linear_scan.single_pass(int(chunk))
+    return cuda_linear_scan.ORDERS[algorithm], cuda_linear_scan.BACKWARD_ORDER
+
+
 def _linear_scan(
     order: str,
     variant: str,
@@ -89,10 +99,7 @@ def _linear_scan(
     inputs: Tensors,
     cotangents: Sequence[torch.Tensor],
 ) -> Results:
-    algorithm = order.rstrip(digits)
-    orders = cuda_linear_scan.ORDERS[algorithm], cuda_linear_scan.BACKWARD_ORDER
-    if chunk := order.removeprefix(algorithm):
-        orders = cuda_linear_scan.single_pass(int(chunk))
+    orders = linear_scan_orders(order)
     leaves = {name: x.detach().requires_grad_() for name, x in inputs.items()}
     outputs = cuda_linear_scan.linear_scan(
         variant,

@@ -90,6 +90,7 @@ def _way(row: Row) -> Configuration:
         storage=row.storage,
         algorithm=row.algorithm,
         variant=row.variant,
+        state=None if row.state == row.compute else row.state,
         chunk=row.chunk,
     )
 

@@ -74,7 +74,8 @@ def _named(name: str) -> Kernel:
 
 def way_of(kernel: Kernel, storage: str) -> Configuration:
     """How a CUDA kernel, or the CPU model of one, computes with a storage format."""
-    side, _, algorithm, variant = kernel.name.rsplit(".", 3)
+    side, _, rest = kernel.name.partition(f".{kernel.op}.")
+    algorithm, _, variant = rest.partition(".")
     return Configuration(
         op=kernel.op,
         storage=storage,

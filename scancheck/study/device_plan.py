@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from itertools import product
+from string import ascii_letters, digits
 
 from scancheck.errors import CaseInvalid, KernelUnavailable
 from scancheck.kernels.cuda import catalog as cuda
@@ -14,16 +15,14 @@ from scancheck.study.plan import Job
 
 SECTION = "device"
 Cases = tuple[tuple[str, int], ...]  # recipe and tokens
-# Of fewer chains rho is not judged (numerics 2.8).
-SIZES = {
-    "linear_scan": {"B": 1, "D": 16},
-    "selective_scan": {"B": 1, "D": 16, "N": MAMBA_STATES},
-}
+SIZES = {"linear_scan": {"B": 1}, "selective_scan": {"B": 1, "N": MAMBA_STATES}}
+# Of fewer channels rho is not judged (numerics 2.8); long sequences have values enough.
+CHANNELS, LONG_CHANNELS, LONG = 16, 4, 65536
 RHO_RECIPE = "gaussian_slow"  # on which rho may judge
 # By op the algorithm whose gradients are measured: the backward pass is one for all.
 BACKWARD = {"linear_scan": "single_pass", "selective_scan": "sequential"}
 # How built-in models compute what CUDA kernels do, nearly.
-EXACT_CHUNKS = {"linear_scan": 256, "selective_scan": 32}
+EXACT_CHUNKS = {"linear_scan": "256", "selective_scan": "32"}
 EXACT_VARIANTS = {
     "kahan": "kahan",
     "full": "full",
@@ -101,7 +100,8 @@ def device_plan(profile: str, seed: int, device: str) -> tuple[Job, ...]:
 
     def add(way: Configuration, cases: Cases, cotangent: str | None = None) -> None:
         for recipe, count in cases:
-            sizes = SIZES[way.op] | {op_named(way.op).time_axis: count}
+            channels = CHANNELS if count < LONG else LONG_CHANNELS
+            sizes = SIZES[way.op] | {"D": channels, op_named(way.op).time_axis: count}
             job = Job(
                 configuration=way,
                 recipe=recipe,
@@ -118,12 +118,13 @@ def device_plan(profile: str, seed: int, device: str) -> tuple[Job, ...]:
         model = models.get(cuda_catalog.model_of(kernel.name) or "")
         if model is None:
             continue
-        differentiable = kernel.name.split(".")[2] == BACKWARD[kernel.op]
+        algorithm = kernel.name.split(".")[2].rstrip(digits)
+        differentiable = algorithm == BACKWARD[kernel.op]
         for storage in kernel.dtypes:
             for side in (kernel, model):
                 way = way_of(side, storage)
                 add(way, sweep.cases)
-                if differentiable and side.gradients:
+                if differentiable:
                     add(way, sweep.gradient_cases, "dense")
             within = sweep.exact_steps[kernel.op]
             exact = tuple(case for case in sweep.cases if case[1] in within)
@@ -136,12 +137,15 @@ def exact_beside(kernel: str, storage: str) -> Configuration:
 
     It rounds every operation exactly, and has no fused multiply-adds.
     """
-    _, op, algorithm, variant = kernel.split(".")
-    in_steps = algorithm == "sequential"
+    _, op, order, variant, *options = kernel.split(".")
+    state = options[0].removeprefix("state_") if options else None
+    in_steps = order == "sequential" and state is None
+    chunk = order.lstrip(ascii_letters + "_") or EXACT_CHUNKS[op]
     return Configuration(
         op=op,
         storage=storage,
         algorithm="sequential" if in_steps else "chunk",
         variant=EXACT_VARIANTS.get(variant, "plain"),
-        chunk=None if in_steps else EXACT_CHUNKS[op],
+        state=state,
+        chunk=None if in_steps else int(chunk),
     )

@@ -14,6 +14,16 @@ from scancheck.study.device_plan import DEVICE_SWEEPS, device_plan, exact_beside
 from scancheck.study.plan import Job, case_of, key_of
 
 PROFILES = sorted(DEVICE_SWEEPS)
+EXACT = {
+    "cuda.linear_scan.single_pass.plain": "model.linear_scan.chunk256.plain",
+    "cuda.linear_scan.single_pass64.plain": "model.linear_scan.chunk64.plain",
+    "cuda.linear_scan.single_pass.plain.state_bf16": (
+        "model.linear_scan.chunk256.plain.state_bf16"
+    ),
+    "cuda.linear_scan.sequential.plain": "model.linear_scan.sequential.plain",
+    "cuda.selective_scan.time.fast": "model.selective_scan.chunk32.plain",
+    "cuda.selective_scan.sequential.accurate": "model.selective_scan.sequential.full",
+}
 
 
 @pytest.mark.parametrize("profile", PROFILES)
@@ -45,6 +55,7 @@ def test_every_kernel_is_beside_its_model(profile: str) -> None:
         cases.setdefault(name, set()).add((case_of(job).id, job.cotangent))
     wanted = {k.name: k for k in kernels() if ".auto." not in k.name}
     assert {name for name in cases if name.startswith("cuda.")} == set(wanted)
+    assert set(EXACT) <= set(wanted)
     for name, kernel in wanted.items():
         model = model_of(name)
         assert model is not None
@@ -52,6 +63,7 @@ def test_every_kernel_is_beside_its_model(profile: str) -> None:
         assert {dtype for dtype in kernel.dtypes} == {c.split("-")[1] for c, _ in mine}
         assert {c for c in mine if c[1] is None} <= cases[model]
         exact = kernel_of(exact_beside(name, "fp32")).name
+        assert exact == EXACT.get(name, exact)
         assert {c for c in cases[exact] if c[1] is None} & mine
 
 
