@@ -187,10 +187,13 @@ FAULTS = (
         file=_LINEAR,
         edits=(
             (
-                "if (s < valid) packed<T, COUNT>(values)",
-                "if (valid == STEPS) packed<T, COUNT>(values)",
+                ".store_streaming(s < valid, h_row",
+                ".store_streaming(valid == STEPS, h_row",
             ),
-            ("packed<T, 1>(value).store(h_row + s * channels + i);", "(void)value;"),
+            (
+                "put_element(h_row + s * channels + i, rounded<VARIANT>(state));",
+                "if (valid == STEPS) put_element(h_row + s * channels + i, 0.0f);",
+            ),
         ),
         instance=(_LINEAR, f"forward<CHAINED, {_PLAIN}"),
     ),

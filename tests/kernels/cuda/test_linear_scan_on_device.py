@@ -173,38 +173,6 @@ def test_two_chunks_of_what_has_no_model(
         assert_same_bits(one, other.cpu())
 
 
-@pytest.mark.parametrize("variant", ["plain", "kahan"])
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-def test_two_chunks_a_block(
-    dtype: torch.dtype, variant: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What few chains take, taken by every shape: the model's bits."""
-    monkeypatch.setattr(linear_scan_launch, "few_chains", lambda *_: True)
-    assert_bits_of_the_model("single_pass", variant, "a", dtype)
-
-
-def test_few_long_chains() -> None:
-    """Chains so few and long that a block takes two chunks: the model's bits."""
-    tensors = drawn((1, 160000, 64), torch.bfloat16)
-    got = linear_scan("single_pass", "plain").call(**on_device(tensors))
-    for one, other in zip(got, of_model(tensors, "plain"), strict=True):
-        assert_same_bits(one, other)
-
-
-@pytest.mark.parametrize("variant", ["fast", "fast_segsum"])
-def test_two_chunks_of_what_has_no_model(
-    variant: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With the hardware's exponential, the bits of one chunk a block."""
-    tensors = on_device(drawn((2, 2177, 72), torch.bfloat16, gate="g"))
-    outputs = []
-    for few in (False, True):
-        monkeypatch.setattr(linear_scan_launch, "few_chains", lambda *_, few=few: few)
-        outputs.append(linear_scan("single_pass", variant).call(**tensors))
-    for one, other in zip(*outputs, strict=True):
-        assert_same_bits(one, other.cpu())
-
-
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_long_scans_of_every_algorithm(algorithm: str) -> None:
     """Many chunks, more than the tree has groups: still the model's bits."""
