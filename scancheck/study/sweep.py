@@ -11,7 +11,6 @@ from multiprocessing import active_children, get_context
 
 from scancheck.bounds.moments import lambda_factor, moments_for
 from scancheck.captured import captured_inputs
-from scancheck.checks.judging_device import judging_device
 from scancheck.checks.oracle import CaseReport, Request, check_inputs
 from scancheck.contract import Contract
 from scancheck.environment import describe
@@ -143,7 +142,6 @@ def job_rows(job: Job, elements: int) -> list[Row]:
         gradients=job.cotangent is not None,
         elements=elements,
         p=FALSE_ALARM_RATE,
-        device=judging_device(kernel)[0],
     )
     inputs = build(case) if job.file is None else captured_inputs(job.file, case)
     bars = None
