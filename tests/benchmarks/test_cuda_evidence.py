@@ -110,6 +110,15 @@ def test_bits_exit_code(tmp_path: Path, changes: dict[str, str], code: int) -> N
     assert cuda_bits.run([*asked, (NAME, "bf16")], tmp_path, rows, list) == 1
 
 
+def test_models_are_compiled_once() -> None:
+    """Kernels whose models have the same loops share a compilation."""
+    apart = cuda_bits.compiled_apart(cuda_bits.names())
+    assert len(apart) == 5
+    assert cuda_bits.compiled_apart(apart) == apart
+    orders = {tuple(name.split(".")[1:3]) for name in apart}
+    assert ("selective_scan", "time") in orders
+
+
 def test_planted_exit_code(tmp_path: Path) -> None:
     """Each fault must be red and named; rows of an earlier run count."""
     fault = FAULTS[0]
