@@ -15,7 +15,7 @@ STORAGE = {"fp32": "float", "fp16": "__half", "bf16": "__nv_bfloat16"}
 
 CHUNK = 256
 """Steps between two states that the forward pass keeps."""
-CHUNKS = (CHUNK, 64, 128, 512)
+CHUNKS = (64, 128, CHUNK, 512)
 STEPS, BACKWARD_STEPS = 16, 8
 """How a chunk is cut into rows: the order of operations, the same for any shape."""
 
