@@ -32,6 +32,11 @@ class Variant:
     of_logs: str  # policy that makes a decay from its logarithm g
     of_decays: str | None = "GivenDecay"  # policy for a given decay a; None: g alone
 
+    @property
+    def is_fast(self) -> bool:
+        """Whether its exponential is the hardware's."""
+        return "Fast" in self.of_logs
+
 
 _EXP = "ExpDecay<scancheck::Reproducible>"
 VARIANTS = {
@@ -84,23 +89,32 @@ STEPS_AHEAD = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tile:
-    """How a block covers channels; no result depends on it."""
+    """How a block covers channels and chunks; no result depends on it."""
 
     count: int  # channels per thread, loaded at once
     lanes: int  # threads side by side
     blocks: int  # blocks per multiprocessor that registers are limited for
+    chunks: int = 1  # per block of a forward pass: the second in shared memory
+    floats: bool = False  # whether decays made from 16 bits are kept in shared memory
 
 
-# By bytes per element; measured on an H200. The last of each takes any channel count
-# and alignment.
+# By bytes per element; measured on an H200 among 1, 2 and 4 channels a thread, 4 to 32
+# lanes and 1 to 6 blocks. A row of a forward tile is a line of 128 bytes: half of one
+# costs 15 % of the speed. Two blocks of 256 threads have all registers; of smaller ones
+# less is under way or spilled. The last of each takes any channel count and alignment.
 _FORWARD = {
     4: (Tile(count=2, lanes=16, blocks=2), Tile(count=1, lanes=32, blocks=1)),
     2: (Tile(count=4, lanes=16, blocks=2), Tile(count=1, lanes=32, blocks=1)),
 }
 _BACKWARD = {
-    4: (Tile(count=1, lanes=16, blocks=2),),
+    4: (Tile(count=2, lanes=8, blocks=2), Tile(count=1, lanes=16, blocks=1)),
     2: (Tile(count=4, lanes=8, blocks=2), Tile(count=1, lanes=16, blocks=1)),
 }
+# Where the polynomial of the exponential would be gone through twice: a fifth faster.
+_FLOATS = Tile(count=4, lanes=16, blocks=2, floats=True)
+# Where chains are few: 0.95 of a copy instead of 0.84 at [1, 65536, 2048]. With 16 bits
+# alone: in fp32 a block takes twice as long, and its links less than it.
+_TWO_CHUNKS = Tile(count=4, lanes=16, blocks=2, chunks=2)
 _STEP_BY_STEP = {
     4: (Tile(count=1, lanes=64, blocks=1),),
     2: (Tile(count=2, lanes=64, blocks=1), Tile(count=1, lanes=64, blocks=1)),
@@ -162,10 +176,30 @@ def tile_for(tiles: tuple[Tile, ...], aligned: Callable[[int], bool]) -> Tile:
     return next(tile for tile in tiles if tile.count == 1 or aligned(tile.count))
 
 
-def forward_tiles(form: Form, algorithm: Algorithm) -> tuple[Tile, ...]:
-    """Tiles of a forward pass, the preferred one first."""
-    tiles = _FORWARD if algorithm.passes else _STEP_BY_STEP
-    return _in_chunks(form, tiles[form.size])
+def few_chains(batches: int, channels: int, chunks: int, multiprocessors: int) -> bool:
+    """Whether so many chunks of a chain are computed at once that its latency counts.
+
+    A link takes 0.9 us on an H200, and a block about 7: with four or more links of a
+    chain at once, of two blocks on every multiprocessor, blocks wait for one another.
+    False where blocks of twice the size would leave multiprocessors idle.
+    """
+    link = batches * -(-channels // (_TWO_CHUNKS.count * _TWO_CHUNKS.lanes))
+    return 2 * link <= multiprocessors and link * chunks >= 4 * multiprocessors
+
+
+def forward_tiles(form: Form, algorithm: Algorithm, *, few: bool) -> tuple[Tile, ...]:
+    """Tiles of a forward pass, the preferred one first; `few` as `few_chains` says."""
+    if not algorithm.passes:
+        return _STEP_BY_STEP[form.size]
+    tiles = _in_chunks(form, _FORWARD[form.size])
+    if form.size == 4 or ALGORITHMS["single_pass"] != algorithm or form.chunk != CHUNK:
+        return tiles
+    if form.logs and not form.variant.is_fast:
+        return (_FLOATS, *tiles[1:])
+    # The fully compensated step is bound by its instructions, not by the chain.
+    if few and form.variant.source != "FULL":
+        return (_TWO_CHUNKS, *tiles[1:])
+    return tiles
 
 
 def backward_tiles(form: Form) -> tuple[Tile, ...]:
@@ -185,8 +219,16 @@ def forward(form: Form, algorithm: Algorithm, which: str, tile: Tile) -> str:
     """The instance of one pass over chunks."""
     return (
         f"forward<{which}, {form.arguments}, {algorithm.rows}, {tile.count}, "
-        f"{tile.lanes}, {form.rows}, {STEPS}, {tile.blocks}, {STORAGE[form.state]}>"
+        f"{tile.lanes}, {form.rows}, {STEPS}, {tile.chunks}, "
+        f"{str(tile.floats).lower()}, {tile.blocks}, {STORAGE[form.state]}>"
     )
+
+
+def forward_shared(form: Form, tile: Tile) -> int:
+    """Bytes of dynamic shared memory that a block of that instance takes."""
+    elements = tile.count * tile.lanes * form.chunk
+    copies = 2 * form.size * elements * (tile.chunks - 1)
+    return copies + (4 * elements if tile.floats else 0)
 
 
 def sequential(form: Form, tile: Tile) -> str:
@@ -210,6 +252,13 @@ def backward(form: Form, tile: Tile) -> str:
         f"single_pass_backward<{form.arguments}, {tile.count}, {tile.lanes}, "
         f"{form.backward_rows}, {BACKWARD_STEPS}, {tile.blocks}, {STORAGE[form.state]}>"
     )
+
+
+def backward_shared(form: Form, tile: Tile) -> int:
+    """Bytes of dynamic shared memory that a block of that instance takes: decays."""
+    if form.size == 4 or not form.logs:
+        return 0
+    return 4 * tile.count * tile.lanes * form.backward_rows * (BACKWARD_STEPS + 1)
 
 
 def instances(source: str) -> tuple[str, ...]:
@@ -245,7 +294,12 @@ def _forms() -> Iterator[Form]:
 
 
 def _forward_instances(form: Form, algorithm: Algorithm) -> Iterator[str]:
-    for tile in forward_tiles(form, algorithm):
+    tiles = {
+        tile: None
+        for few in (False, True)
+        for tile in forward_tiles(form, algorithm, few=few)
+    }
+    for tile in tiles:
         if not algorithm.passes:
             yield sequential(form, tile)
         for which in algorithm.passes:

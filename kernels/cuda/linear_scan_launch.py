@@ -2,7 +2,7 @@
 
 import torch
 
-from scancheck.kernels.cuda.compile import function
+from scancheck.kernels.cuda.compile import function, function_with_shared
 from scancheck.kernels.cuda.launch import aligned, launch, pointer
 from scancheck.kernels.cuda.linear_scan_instances import (
     BACKWARD,
@@ -14,9 +14,12 @@ from scancheck.kernels.cuda.linear_scan_instances import (
     Form,
     Tile,
     backward,
+    backward_shared,
     backward_tiles,
     carry,
+    few_chains,
     forward,
+    forward_shared,
     forward_tiles,
     sequential,
     tile_for,
@@ -40,9 +43,11 @@ def launch_forward(
 
     No tensor is empty, and the tensors' device is the current one.
     """
-    tile = tile_for(
-        forward_tiles(form, algorithm), lambda count: aligned(count, gate, b)
-    )
+    device = torch.cuda.get_device_properties(b.device)
+    chunks = _chunks(form, b)
+    few = few_chains(b.shape[0], b.shape[2], chunks, device.multi_processor_count)
+    tiles = forward_tiles(form, algorithm, few=few)
+    tile = tile_for(tiles, lambda count: aligned(count, gate, b))
     tensors = [pointer(x) for x in (gate, b, initial, h, final, edges)]
     sizes = (*b.shape, *_strides(gate, b))
     if not algorithm.passes:
@@ -55,6 +60,7 @@ def launch_forward(
     if algorithm.carry is not None:
         lanes = b.shape[0] * b.shape[2]
         totals = b.new_empty((_chunks(form, b) - 1) * lanes * 4, dtype=torch.float32)
+    shared = forward_shared(form, tile)
     for which in algorithm.passes:
         if which == "EDGES":
             assert totals is not None and edges is not None
@@ -62,11 +68,13 @@ def launch_forward(
         # The total of the last chunk is of no use.
         chunks = _chunks(form, b) - (1 if which == "TOTALS" else 0)
         if chunks:
+            instance = forward(form, algorithm, which, tile)
             launch(
-                function(FORWARD, forward(form, algorithm, which, tile)),
-                _tiles(b, tile) * b.shape[0] * chunks,
+                function_with_shared(FORWARD, instance, shared, b.device.index),
+                _tiles(b, tile) * b.shape[0] * -(-chunks // tile.chunks),
                 (tile.lanes, form.rows),
                 (*tensors, pointer(totals), pointer(words), *sizes),
+                shared,
             )
 
 
@@ -105,11 +113,13 @@ def launch_backward(
     """
     tile = tile_for(backward_tiles(form), lambda count: aligned(count, gate, b, hbar))
     tensors = (gate, b, edges, hbar, final_bar, *bars, _words(form, b))
+    shared = backward_shared(form, tile)
     launch(
-        function(BACKWARD, backward(form, tile)),
+        function_with_shared(BACKWARD, backward(form, tile), shared, b.device.index),
         _tiles(b, tile) * b.shape[0] * _chunks(form, b),
         (tile.lanes, form.backward_rows),
         (*map(pointer, tensors), *b.shape, *_strides(gate, b, hbar)),
+        shared,
     )
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 # Of each series: what matplotlib calls its marker, and how text shows it.
 MARKERS = (("o", "●"), ("s", "■"), ("^", "▲"), ("D", "◆"), ("v", "▼"))
 MOST_TICKS = 5  # of lengths
+LARGEST_DRAWN = 1e150  # margins and ticks beyond it overflow at the end of fp64
 MARKS = 12  # markers along a curve, to tell curves apart without colour
 # Of a length figure, from the top: name, field of Row, colour, dashes, marker.
 LENGTH_LINES = (
@@ -158,7 +159,7 @@ def _length(op: str, recipe: str, label: str, rows: list[Row]) -> Drawn:
         for _, field, colour, dashes, marker in LENGTH_LINES:
             axes.plot(
                 list(lines[field]),
-                list(lines[field].values()),
+                [y if y < LARGEST_DRAWN else np.nan for y in lines[field].values()],
                 color=SERIES[colour],
                 linestyle=dashes,
                 marker=marker,

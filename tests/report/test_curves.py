@@ -3,6 +3,8 @@
 import re
 from collections.abc import Callable
 
+import pytest
+
 from scancheck.report.curves import (
     in_chunk_figures,
     length_figures,
@@ -81,6 +83,19 @@ def test_missing_bounds_leave_the_other_curves(made_up: MakeRow) -> None:
     assert "probable bound n/a at 64" in figures[0].svg
     assert "var(--series-3)" not in figures[0].svg
     assert "var(--series-1)" in figures[0].svg
+
+
+def test_a_bound_at_the_end_of_fp64_is_told_and_not_drawn(
+    made_up: MakeRow, recwarn: pytest.WarningsRecorder
+) -> None:
+    """The axis of the others does not overflow."""
+    rows = [
+        made_up(kind="length", T=T, max_budget_rel=10.0 ** (4 * T), rms_rel=1e-7)
+        for T in (32, 64, 76)
+    ]
+    (figures,) = length_figures(rows, "linear_scan").values()
+    assert "sound bound 1.0e128 at 32, 1.0e256 at 64, 1.0e304 at 76" in figures[0].svg
+    assert not recwarn.list
 
 
 def test_profiles_along_a_chunk_have_no_edges(made_up: MakeRow) -> None:

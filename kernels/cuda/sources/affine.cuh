@@ -43,15 +43,21 @@ __device__ __forceinline__ Sum two_sum(float x, float y) {
   return {total, __fadd_rn(__fsub_rn(x, x_seen), __fsub_rn(y, y_seen))};
 }
 
+// The decay of a logarithm.
+template <Variant VARIANT>
+__device__ __forceinline__ float exp_of(float log_decay) {
+  static_assert(IN_LOGS<VARIANT>, "others hold decays themselves");
+  return VARIANT == LOG ? scancheck::Reproducible::exp(log_decay)
+                        : scancheck::Fast::exp(log_decay);
+}
+
 // decay x + drive with the rest of x, for a map whose rests count or not.
 template <Variant VARIANT, bool RESTS>
 __device__ __forceinline__ State applied(const Affine& map, State x) {
   if constexpr (VARIANT == PLAIN) {
     return {__fmaf_rn(map.decay, x.value, map.drive), 0.0f};
   } else if constexpr (IN_LOGS<VARIANT>) {
-    const float decay = VARIANT == LOG ? scancheck::Reproducible::exp(map.decay)
-                                       : scancheck::Fast::exp(map.decay);
-    return {__fmaf_rn(decay, x.value, map.drive), 0.0f};
+    return {__fmaf_rn(exp_of<VARIANT>(map.decay), x.value, map.drive), 0.0f};
   } else {
     const float product = __fmul_rn(map.decay, x.value);
     const Sum sum = two_sum(product, map.drive);

@@ -4,15 +4,8 @@
 // first; the carry is chained from chunk to chunk. The states are computed again inside
 // each chunk, from the one before it, which the forward pass kept. Kept holds the
 // adjoints that are handed on, as it does the states.
+#include "row_of_steps.cuh"
 #include "rows.cuh"
-
-// The map of one step of the adjoint: the decay of the step after it, or 1 at the end.
-template <typename Decay, typename Vector>
-__device__ __forceinline__ Affine adjoint_step(const Vector& decay_after, bool is_last,
-                                               float cotangent, int i) {
-  if (is_last) return {Decay::IDENTITY, cotangent, 0.0f, 0.0f};
-  return step_map<Decay>(decay_after.at(i), cotangent);
-}
 
 // a, b, hbar: [B, T, D], their strides in elements, the last one 1; hbar may be null
 // (zeros), and so may final_bar [B, D]; edges [chunks, B, D, WORDS]; da, db [B, T, D]
@@ -29,11 +22,14 @@ __global__ void __launch_bounds__(LANES* ROWS, BLOCKS)
                          long long b_batch, long long b_time, long long hbar_batch,
                          long long hbar_time) {
   constexpr int WIDTH = LANES * COUNT;
-  constexpr int CHUNK = ROWS * STEPS;
+  constexpr int CHUNK = ROWS * STEPS, THREADS = LANES * ROWS;
   constexpr int WORDS = Carry<VARIANT>::WORDS;
   __shared__ RowMaps<VARIANT, ROWS, WIDTH> forward_maps, adjoint_maps;
   __shared__ State forward_starts[WIDTH], adjoint_starts[WIDTH];
   __shared__ Turn turn;
+  extern __shared__ uint4 dynamic[];
+  constexpr bool IN_PLACE = Decay::COSTS && sizeof(T) == 4;
+  constexpr bool IN_SHARED = Decay::COSTS && sizeof(T) == 2;
 
   const int lane = threadIdx.x, row = threadIdx.y;
   const long long chunks = (length + CHUNK - 1) / CHUNK;
@@ -52,54 +48,77 @@ __global__ void __launch_bounds__(LANES* ROWS, BLOCKS)
   const int valid = left < STEPS ? (left < 0 ? 0 : int(left)) : STEPS;
   const bool ends = time + valid == length;
 
-  Packed<T, COUNT> decays[STEPS], drives[STEPS], cotangents[STEPS], decay_after;
-  const T* a_row = a + batch * a_batch + time * a_time + channel;
-  const T* b_row = b + batch * b_batch + time * b_time + channel;
-  const T* hbar_row = hbar + batch * hbar_batch + time * hbar_time + channel;
+  // gates[s + 1] is the decay of the step after step s, or the identity at the end.
+  Packed<T, COUNT> gates[STEPS + 1], drives[STEPS], cotangents[STEPS];
+  auto* const kept = reinterpret_cast<Packed<float, COUNT>*>(dynamic) + row * LANES + lane;
+  const T* const a_row = a + batch * a_batch + time * a_time + channel;
+  const T* const b_row = b + batch * b_batch + time * b_time + channel;
+  const T* const hbar_row = hbar + batch * hbar_batch + time * hbar_time + channel;
+  gates[STEPS] = filled<T, COUNT>(Decay::IDENTITY_GATE);
+  if (valid == STEPS) {
 #pragma unroll
-  for (int s = 0; s < STEPS; s++) {
-    decays[s].clear();
-    drives[s].clear();
-    cotangents[s].clear();
-    if (s < valid) {
-      decays[s].load(a_row + s * a_time);
-      if (da) drives[s].load(b_row + s * b_time);
-      if (hbar) cotangents[s].load(hbar_row + s * hbar_time);
+    for (int s = 0; s < STEPS; s++) {
+      gates[s].load(a_row + s * a_time);
+      drives[s].load(b_row + s * b_time);
+    }
+    if (!ends) gates[STEPS].load(a_row + STEPS * a_time);
+  } else {
+#pragma unroll
+    for (int s = 0; s < STEPS; s++) {
+      gates[s] = filled<T, COUNT>(Decay::IDENTITY_GATE);
+      drives[s].clear();
+      if (s < valid) {
+        gates[s].load(a_row + s * a_time);
+        drives[s].load(b_row + s * b_time);
+      }
     }
   }
-  decay_after.clear();
-  if (valid > 0 && !ends) decay_after.load(a_row + STEPS * a_time);
+#pragma unroll
+  for (int s = 0; s < STEPS; s++) cotangents[s].clear();
+  if (hbar) {
+#pragma unroll
+    for (int s = 0; s < STEPS; s++) {
+      if (s < valid) cotangents[s].load(hbar_row + s * hbar_time);
+    }
+  }
 
   if (valid > 0) {
+    float decays[STEPS + 1][COUNT];
+#pragma unroll
+    for (int s = 0; s <= STEPS; s++) {
+#pragma unroll
+      for (int i = 0; i < COUNT; i++) decays[s][i] = Decay::decay(gates[s].at(i));
+    }
+    const auto add = [&](bool is_first, Affine& map, int s, int i, float drive) {
+      map = after_step<VARIANT>(is_first, map, gates[s].at(i), decays[s][i], drive);
+    };
     Affine forward[COUNT], adjoint[COUNT];
 #pragma unroll
     for (int i = 0; i < COUNT; i++) {
 #pragma unroll
-      for (int s = 0; s < STEPS; s++) {
-        const Affine step = step_map<Decay>(decays[s].at(i), drives[s].at(i));
-        forward[i] = s == 0 ? step
-                            : combined<VARIANT, false>(forward[i], step);
-      }
+      for (int s = 0; s < STEPS; s++) add(s == 0, forward[i], s, i, drives[s].at(i));
+      if (valid == STEPS) {
 #pragma unroll
-      for (int s = STEPS - 1; s >= 0; s--) {
-        if (s >= valid) continue;
-        const Affine step =
-            adjoint_step<Decay>(s == STEPS - 1 ? decay_after : decays[(s + 1) % STEPS],
-                                ends && s == valid - 1, cotangents[s].at(i), i);
-        adjoint[i] = s == valid - 1
-                         ? step
-                         : combined<VARIANT, false>(adjoint[i], step);
+        for (int s = STEPS - 1; s >= 0; s--) {
+          add(s == STEPS - 1, adjoint[i], s + 1, i, cotangents[s].at(i));
+        }
+      } else {
+#pragma unroll
+        for (int s = STEPS - 2; s >= 0; s--) {
+          if (s >= valid) continue;
+          add(s == valid - 1, adjoint[i], s + 1, i, cotangents[s].at(i));
+        }
       }
+    }
+#pragma unroll
+    for (int s = 0; s <= STEPS; s++) {
+      if constexpr (IN_PLACE) gates[s] = packed<T, COUNT>(decays[s]);
+      if constexpr (IN_SHARED) kept[s * THREADS] = packed<float, COUNT>(decays[s]);
+    }
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) {
       forward_maps.put(row, lane * COUNT + i, forward[i]);
       adjoint_maps.put(row, lane * COUNT + i, adjoint[i]);
-    }
-  }
-  if constexpr (sizeof(T) == 2) {
-#pragma unroll
-    for (int s = 0; s < STEPS; s++) {
-      decays[s].keep_packed();
-      drives[s].keep_packed();
-      cotangents[s].keep_packed();
     }
   }
   __syncthreads();
@@ -117,8 +136,7 @@ __global__ void __launch_bounds__(LANES* ROWS, BLOCKS)
       const float* edge = edges + WORDS * (chunk * lanes + place);
       forward_starts[c] = {edge[0], HAS_RESTS<VARIANT> ? edge[1] : 0.0f};
     } else {
-      const Affine after = rows == ROWS ? combine_in_reverse(adjoint_maps, ROWS, c)
-                                        : combine_in_reverse(adjoint_maps, rows, c);
+      const Affine after = combine_in_reverse(adjoint_maps, rows, c);
       State start = {final_bar ? final_bar[place] : 0.0f, 0.0f};
       if (link > 0) {
         start = Carry<VARIANT>::await(workspace, turn, link, place, lanes);
@@ -133,45 +151,101 @@ __global__ void __launch_bounds__(LANES* ROWS, BLOCKS)
   __syncthreads();
   if (valid == 0) return;
 
-  float before[STEPS][COUNT];  // the state that each step starts from
-  State adjoint[COUNT];
-#pragma unroll
-  for (int i = 0; i < COUNT; i++) {
+  const auto forward_start = [&](int i) {
     const int c = lane * COUNT + i;
-    State state = forward_starts[c];
-    if (row > 0) state = applied<VARIANT, true>(forward_maps.get(row, c), state);
+    const State state = forward_starts[c];
+    return row > 0 ? applied<VARIANT, true>(forward_maps.get(row, c), state) : state;
+  };
+  const auto adjoint_start = [&](int i) {
+    const int c = lane * COUNT + i;
+    const State state = adjoint_starts[c];
+    return row < rows - 1 ? applied<VARIANT, true>(adjoint_maps.get(row, c), state)
+                          : state;
+  };
+  constexpr Variant AS = IN_LOGS<VARIANT> ? PLAIN : VARIANT;
+  const auto stepped = [&](State state, float decay, float drive) {
+    return applied<AS, false>({decay, drive, 0.0f, 0.0f}, state);
+  };
+  const long long first = (batch * length + time) * channels + channel;
+  if (valid == STEPS) {
+    const auto decays_of = [&](int s) {
+      if constexpr (IN_SHARED) {
+        return kept[s * THREADS];
+      } else {
+        float decays[COUNT];
+#pragma unroll
+        for (int i = 0; i < COUNT; i++) {
+          decays[i] = IN_PLACE ? gates[s].at(i) : gates[s].again(i);
+        }
+        return packed<float, COUNT>(decays);
+      }
+    };
+    float before[STEPS][COUNT];  // the state that each step starts from
+    State states[COUNT];
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) states[i] = forward_start(i);
 #pragma unroll
     for (int s = 0; s < STEPS; s++) {
-      before[s][i] = rounded<VARIANT>(state);
-      const Affine step = step_map<Decay>(decays[s].at(i), drives[s].at(i));
-      state = applied<VARIANT, false>(step, state);
-    }
-    adjoint[i] = adjoint_starts[c];
-    if (row < rows - 1) {
-      adjoint[i] = applied<VARIANT, true>(adjoint_maps.get(row, c), adjoint[i]);
-    }
-  }
-  const long long first = (batch * length + time) * channels + channel;
-#pragma unroll
-  for (int s = STEPS - 1; s >= 0; s--) {
-    if (s < valid) {
-      float drive_bar[COUNT], decay_bar[COUNT];
+      const auto decays = decays_of(s);
 #pragma unroll
       for (int i = 0; i < COUNT; i++) {
-        const Affine step =
-            adjoint_step<Decay>(s == STEPS - 1 ? decay_after : decays[(s + 1) % STEPS],
-                                ends && s == valid - 1, cotangents[s].at(i), i);
-        adjoint[i] = applied<VARIANT, false>(step, adjoint[i]);
-        drive_bar[i] = rounded<VARIANT>(adjoint[i]);
-        decay_bar[i] = Decay::gate_bar(decays[s].at(i),
-                                       __fmul_rn(drive_bar[i], before[s][i]));
+        before[s][i] = rounded<VARIANT>(states[i]);
+        states[i] = stepped(states[i], decays.at(i), drives[s].again(i));
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) states[i] = adjoint_start(i);
+    auto decays_after = decays_of(STEPS);
+#pragma unroll
+    for (int s = STEPS - 1; s >= 0; s--) {
+      const auto decays = decays_of(s);
+      float drive_bar[COUNT], gate_bar[COUNT];
+#pragma unroll
+      for (int i = 0; i < COUNT; i++) {
+        states[i] = stepped(states[i], decays_after.at(i), cotangents[s].again(i));
+        drive_bar[i] = rounded<VARIANT>(states[i]);
+        const float product = __fmul_rn(drive_bar[i], before[s][i]);
+        gate_bar[i] = Decay::gate_bar(decays.at(i), product);
         if (s == 0 && time == 0 && initial_bar) {
           initial_bar[batch * channels + channel + i] =
-              __fmul_rn(Decay::decay(decays[0].at(i)), drive_bar[i]);
+              __fmul_rn(decays.at(i), drive_bar[i]);
         }
       }
-      if (db) packed<T, COUNT>(drive_bar).store(db + first + s * channels);
-      if (da) packed<T, COUNT>(decay_bar).store(da + first + s * channels);
+      const long long at = first + s * channels;
+      packed<T, COUNT>(drive_bar).store_streaming(db != nullptr, db + at);
+      packed<T, COUNT>(gate_bar).store_streaming(da != nullptr, da + at);
+      decays_after = decays;
+    }
+    return;
+  }
+  // The last steps, where they do not fill a row.
+#pragma unroll 1
+  for (int i = 0; i < COUNT; i++) {
+    float before[STEPS], decays[STEPS + 1];
+    State state = forward_start(i), adjoint = adjoint_start(i);
+#pragma unroll
+    for (int s = 0; s < STEPS; s++) {
+      decays[s] = decays[s + 1] = 1.0f;
+      if (s < valid) {
+        before[s] = rounded<VARIANT>(state);
+        decays[s] = Decay::decay(element(a_row + s * a_time + i));
+        state = stepped(state, decays[s], element(b_row + s * b_time + i));
+      }
+    }
+#pragma unroll
+    for (int s = STEPS - 1; s >= 0; s--) {
+      if (s < valid) {
+        const float cotangent = hbar ? element(hbar_row + s * hbar_time + i) : 0.0f;
+        adjoint = stepped(adjoint, decays[s + 1], cotangent);
+        const float drive_bar = rounded<VARIANT>(adjoint);
+        const float product = __fmul_rn(drive_bar, before[s]);
+        const float gate_bar = Decay::gate_bar(decays[s], product);
+        if (db) put_element(db + first + s * channels + i, drive_bar);
+        if (da) put_element(da + first + s * channels + i, gate_bar);
+        if (s == 0 && time == 0 && initial_bar) {
+          initial_bar[batch * channels + channel + i] = __fmul_rn(decays[0], drive_bar);
+        }
+      }
     }
   }
 }

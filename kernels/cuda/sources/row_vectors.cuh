@@ -11,9 +11,14 @@ __device__ __forceinline__ unsigned shared_address(const void* at) {
   return unsigned(__cvta_generic_to_shared(at));
 }
 
-// Without a byte to copy the 16 become zeros, and `from` is not read.
+// Without a byte to copy all become zeros, and `from` is not read.
 __device__ __forceinline__ void copy_16_bytes(unsigned to, const void* from, int bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
+               "r"(bytes));
+}
+
+__device__ __forceinline__ void copy_8_bytes(unsigned to, const void* from, int bytes) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(to), "l"(from),
                "r"(bytes));
 }
 

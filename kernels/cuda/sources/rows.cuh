@@ -12,15 +12,22 @@
 
 enum Inner { IN_ORDER, SHUFFLE, SHARED };
 
+// Rows that are read before one is written: the compiler would not move a read past a
+// write, and wait for each.
+constexpr int READ_AHEAD = 4;
+
 template <Variant VARIANT, int ROWS, int CHANNELS, int PITCH>
 __device__ __forceinline__ Affine combine_in_order(
     RowMaps<VARIANT, ROWS, CHANNELS, PITCH>& maps, int channel) {
-  Affine before = maps.get(0, channel);
+  Affine before = maps.get(0, channel), next[READ_AHEAD];
 #pragma unroll
-  for (int r = 1; r < ROWS; r++) {
-    const Affine next = maps.get(r, channel);
+  for (int read = 1; read < ROWS + READ_AHEAD; read++) {
+    const int r = read - READ_AHEAD;
+    const Affine map = next[read % READ_AHEAD];
+    if (read < ROWS) next[read % READ_AHEAD] = maps.get(read, channel);
+    if (r < 1) continue;
     maps.put(r, channel, before);
-    before = combined<VARIANT, true>(before, next);
+    before = combined<VARIANT, true>(before, map);
   }
   return before;
 }
@@ -30,12 +37,15 @@ __device__ __forceinline__ Affine combine_in_order(
 template <Variant VARIANT, int ROWS, int CHANNELS, int PITCH>
 __device__ __forceinline__ Affine combine_in_reverse(
     RowMaps<VARIANT, ROWS, CHANNELS, PITCH>& maps, int rows, int channel) {
-  Affine after = maps.get(rows - 1, channel);
+  Affine after = {0.0f, 0.0f, 0.0f, 0.0f}, next[READ_AHEAD];
 #pragma unroll
-  for (int r = rows - 2; r >= 0; r--) {
-    const Affine next = maps.get(r, channel);
+  for (int read = ROWS - 1; read >= -READ_AHEAD; read--) {
+    const int r = read + READ_AHEAD;
+    const Affine map = next[r % READ_AHEAD];
+    if (read >= 0) next[r % READ_AHEAD] = maps.get(read, channel);
+    if (r >= ROWS) continue;
     maps.put(r, channel, after);
-    after = combined<VARIANT, true>(after, next);
+    after = r >= rows - 1 ? map : combined<VARIANT, true>(after, map);
   }
   return after;
 }

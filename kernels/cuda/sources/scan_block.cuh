@@ -5,14 +5,15 @@
 #include "chain.cuh"
 #include "storage.cuh"
 
-// How a step's map comes from what is given, and gradients with it. IDENTITY is the
-// decay of a map that changes nothing.
+// How a step's map comes from what is given, and gradients with it. IDENTITY_GATE gives a
+// map that changes nothing. COSTS: making a decay takes more than a conversion.
 //
 // GivenDecay  the decay itself
 // ExpDecay    the decay's logarithm, of which the decay is taken here
 // LogDecay    the decay's logarithm, kept as it is (for IN_LOGS)
 struct GivenDecay {
-  static constexpr float IDENTITY = 1.0f;
+  static constexpr bool COSTS = false;
+  static constexpr float IDENTITY_GATE = 1.0f;
 
   static __device__ __forceinline__ float decay(float a) { return a; }
   static __device__ __forceinline__ float held(float a) { return a; }
@@ -23,19 +24,18 @@ struct GivenDecay {
 
 template <typename Functions>
 struct ExpDecay {
-  static constexpr float IDENTITY = 1.0f;
+  static constexpr bool COSTS = true;
+  static constexpr float IDENTITY_GATE = 0.0f;
 
   static __device__ __forceinline__ float decay(float g) { return Functions::exp(g); }
   static __device__ __forceinline__ float held(float g) { return decay(g); }
-  static __device__ __forceinline__ float gate_bar(float g, float decay_bar) {
-    return __fmul_rn(decay(g), decay_bar);
+  static __device__ __forceinline__ float gate_bar(float decay, float decay_bar) {
+    return __fmul_rn(decay, decay_bar);
   }
 };
 
 template <typename Functions>
 struct LogDecay : ExpDecay<Functions> {
-  static constexpr float IDENTITY = 0.0f;
-
   static __device__ __forceinline__ float held(float g) { return g; }
 };
 

@@ -24,6 +24,10 @@ struct Packed {
   // Element i as a float: exact.
   __device__ __forceinline__ float at(int i) const;
 
+  // The same once more, by another instruction: the compiler would keep the float from
+  // the first time, in twice the registers.
+  __device__ __forceinline__ float again(int i) const;
+
   // Elements 2i and 2i + 1, or for float element i alone, rounded to nearest even.
   __device__ __forceinline__ void set_word(int i, float first, float second);
 
@@ -42,6 +46,11 @@ struct Packed {
   // `from` and `to` are aligned to the vector's bytes.
   __device__ __forceinline__ void load(const T* from);
   __device__ __forceinline__ void store(T* to) const;
+
+  // The same where `exists`, to global memory that nobody reads soon. Without a branch,
+  // which would part the steps of a loop; and in one piece: the compiler would take
+  // vectors apart, into stores that leave every sector half written.
+  __device__ __forceinline__ void store_streaming(bool exists, T* to) const;
 };
 
 template <typename T, int COUNT>
@@ -56,6 +65,29 @@ __device__ __forceinline__ float Packed<T, COUNT>::at(int i) const {
       const __half_raw half = {(unsigned short)(i % 2 ? word >> 16 : word)};
       return __half2float(__half(half));
     }
+  }
+}
+
+template <typename T, int COUNT>
+__device__ __forceinline__ float Packed<T, COUNT>::again(int i) const {
+  if constexpr (sizeof(T) == 4) {
+    return at(i);
+  } else if constexpr (IS_BF16<T>) {
+    unsigned bits;
+    if (i % 2) {
+      asm("prmt.b32 %0, %1, 0, 0x3244;" : "=r"(bits) : "r"(words[i / 2]));
+    } else {
+      asm("prmt.b32 %0, %1, 0, 0x1044;" : "=r"(bits) : "r"(words[i / 2]));
+    }
+    return __uint_as_float(bits);
+  } else {
+    // Negated twice: the second time as part of what uses it.
+    const unsigned short half = i % 2 ? words[i / 2] >> 16 : words[i / 2];
+    float negative;
+    asm("{\n\t.reg .b16 half;\n\tneg.f16 half, %1;\n\tcvt.f32.f16 %0, half;\n\t}"
+        : "=f"(negative)
+        : "h"(half));
+    return -negative;
   }
 }
 
@@ -106,6 +138,30 @@ __device__ __forceinline__ void Packed<T, COUNT>::store(T* to) const {
   }
 }
 
+template <typename T, int COUNT>
+__device__ __forceinline__ void Packed<T, COUNT>::store_streaming(bool exists,
+                                                                  T* to) const {
+  const size_t at = __cvta_generic_to_global(to);
+  const unsigned stores = exists;
+  if constexpr (COUNT * sizeof(T) == 2) {
+    asm volatile(
+        "{\n\t.reg .pred stores;\n\tsetp.ne.u32 stores, %0, 0;\n\t"
+        "@stores st.global.cs.b16 [%1], %2;\n\t}" ::"r"(stores),
+        "l"(at), "h"((unsigned short)words[0]));
+  } else if constexpr (WORDS == 1) {
+    asm volatile(
+        "{\n\t.reg .pred stores;\n\tsetp.ne.u32 stores, %0, 0;\n\t"
+        "@stores st.global.cs.b32 [%1], %2;\n\t}" ::"r"(stores),
+        "l"(at), "r"(words[0]));
+  } else {
+    static_assert(WORDS == 2, "as many as a thread has channels");
+    asm volatile(
+        "{\n\t.reg .pred stores;\n\tsetp.ne.u32 stores, %0, 0;\n\t"
+        "@stores st.global.cs.v2.b32 [%1], {%2, %3};\n\t}" ::"r"(stores),
+        "l"(at), "r"(words[0]), "r"(words[1]));
+  }
+}
+
 // The vector of `values`, each rounded to nearest even.
 template <typename T, int COUNT>
 __device__ __forceinline__ Packed<T, COUNT> packed(const float (&values)[COUNT]) {
@@ -120,9 +176,29 @@ __device__ __forceinline__ Packed<T, COUNT> packed(const float (&values)[COUNT])
   return result;
 }
 
+// A vector of one value, and single elements as floats.
+template <typename T, int COUNT>
+__device__ __forceinline__ Packed<T, COUNT> filled(float value) {
+  float values[COUNT];
+#pragma unroll
+  for (int i = 0; i < COUNT; i++) values[i] = value;
+  return packed<T, COUNT>(values);
+}
+
+template <typename T>
+__device__ __forceinline__ float element(const T* from) {
+  Packed<T, 1> one;
+  one.load(from);
+  return one.at(0);
+}
+
+template <typename T>
+__device__ __forceinline__ void put_element(T* to, float value) {
+  filled<T, 1>(value).store(to);
+}
+
 // The value as Kept holds it.
 template <typename Kept>
 __device__ __forceinline__ float stored(float value) {
-  const float values[1] = {value};
-  return packed<Kept, 1>(values).at(0);
+  return filled<Kept, 1>(value).at(0);
 }

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from scancheck.kernels.cuda import linear_scan_launch
 from scancheck.kernels.cuda.catalog import linear_scan
 from scancheck.kernels.cuda.linear_scan_instances import ALGORITHMS
 from scancheck.kernels.cuda.toolkit import unavailable
@@ -27,6 +28,7 @@ SHAPES = (
     (1, 1000, 130),
     (2, 2048, 32),
     (1, 2177, 8),
+    (2, 1300, 136),
 )
 FORMS = (
     ("single_pass", "plain", "a"),
@@ -93,6 +95,13 @@ def test_bits_of_the_model(
     algorithm: str, variant: str, gate: str, dtype: torch.dtype
 ) -> None:
     """Outputs and gradients are the model's, for any length and channel count."""
+    assert_bits_of_the_model(algorithm, variant, gate, dtype)
+
+
+def assert_bits_of_the_model(
+    algorithm: str, variant: str, gate: str, dtype: torch.dtype
+) -> None:
+    """The same, for every shape."""
     kernel = linear_scan(algorithm, variant).call
     for shape in SHAPES:
         assert_same_results(
@@ -130,6 +139,38 @@ def assert_same_results(tensors: Tensors, kernel: Any, expected: Any) -> None:
         assert_same_bits(one.detach(), other.detach())
     for name, leaf in device_leaves.items():
         assert_same_bits(leaf.grad, leaves[name].grad)
+
+
+@pytest.mark.parametrize("variant", ["plain", "kahan"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_two_chunks_a_block(
+    dtype: torch.dtype, variant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What few chains take, taken by every shape: the model's bits."""
+    monkeypatch.setattr(linear_scan_launch, "few_chains", lambda *_: True)
+    assert_bits_of_the_model("single_pass", variant, "a", dtype)
+
+
+def test_few_long_chains() -> None:
+    """Chains so few and long that a block takes two chunks: the model's bits."""
+    tensors = drawn((1, 160000, 64), torch.bfloat16)
+    got = linear_scan("single_pass", "plain").call(**on_device(tensors))
+    for one, other in zip(got, of_model(tensors, "plain"), strict=True):
+        assert_same_bits(one, other)
+
+
+@pytest.mark.parametrize("variant", ["fast", "fast_segsum"])
+def test_two_chunks_of_what_has_no_model(
+    variant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the hardware's exponential, the bits of one chunk a block."""
+    tensors = on_device(drawn((2, 2177, 72), torch.bfloat16, gate="g"))
+    outputs = []
+    for few in (False, True):
+        monkeypatch.setattr(linear_scan_launch, "few_chains", lambda *_, few=few: few)
+        outputs.append(linear_scan("single_pass", variant).call(**tensors))
+    for one, other in zip(*outputs, strict=True):
+        assert_same_bits(one, other.cpu())
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -191,10 +232,13 @@ def test_strides_and_alignment_change_no_bits(dtype: torch.dtype) -> None:
         assert_same_bits(final, expected[1])
 
 
-def test_infinities_and_nan_of_the_model() -> None:
-    """What is not finite stays where the model has it."""
-    tensors = drawn((2, 600, 9), torch.float32)
+@pytest.mark.parametrize("channels", [9, 12], ids="{} channels".format)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_infinities_and_nan_of_the_model(dtype: torch.dtype, channels: int) -> None:
+    """What is not finite stays where the model has it, with and without vectors."""
+    tensors = drawn((2, 600, channels), dtype)
     tensors["b"][0, 100, 3] = float("inf")
+    tensors["b"][0, 590:, 4] = torch.finfo(dtype).max
     tensors["a"][1, 300, 5] = float("nan")
     tensors["a"][1, 20, 7] = float("inf")
     for variant in ("plain", "kahan", "full"):
