@@ -13,7 +13,7 @@ import multiprocessing
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import replace
 from pathlib import Path
 
@@ -76,26 +76,41 @@ def judged(op: str, name: str, seed: int) -> Row:
 
 
 def rows(faults: Iterable[SourceFault], seed: int) -> Iterator[Row]:
-    """As they come, from as many processes as the cores can feed."""
+    """As they come, from as many processes as the cores can feed.
+
+    One of each op goes first: the oracles that it compiles are there for the others.
+    """
+    left = {name_of(fault): fault for fault in faults}
+    first = list(
+        {fault.kernel.split(".")[1]: fault for fault in left.values()}.values()
+    )
+    for fault in first:
+        del left[name_of(fault)]
     workers = max(1, min(12, (os.cpu_count() or 2) - 2))
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(
         workers, mp_context=spawn, max_tasks_per_child=1
     ) as executor:
-        asked = {
-            executor.submit(judged, fault.kernel.split(".")[1], fault.name, seed): fault
-            for fault in faults
-        }
-        for future in as_completed(asked):
-            try:
-                yield future.result()
-            except Exception as error:
-                fault = asked[future]
-                row = dict.fromkeys(FIELDS, "")
-                row |= {"fault": name_of(fault), "kernel": fault.kernel}
-                row |= {"kind": fault.kind, "file": fault.file, "commit": commit()}
-                told = f"{type(error).__name__}: {error}".splitlines()[0]
-                yield row | {"verdict": "not judged", "cause": told}
+        for group in (first, left.values()):
+            asked = {
+                executor.submit(
+                    judged, fault.kernel.split(".")[1], fault.name, seed
+                ): fault
+                for fault in group
+            }
+            for future in as_completed(asked):
+                yield row_of(asked[future], future)
+
+
+def row_of(fault: SourceFault, future: "Future[Row]") -> Row:
+    """What came of a process, also of one that was lost."""
+    try:
+        return future.result()
+    except Exception as error:
+        row = dict.fromkeys(FIELDS, "") | {"kind": fault.kind, "file": fault.file}
+        row |= {"fault": name_of(fault), "kernel": fault.kernel, "commit": commit()}
+        told = f"{type(error).__name__}: {error}".splitlines()[0]
+        return row | {"verdict": "not judged", "cause": told}
 
 
 def as_it_must_be(row: Row) -> bool:

@@ -3,8 +3,8 @@
     python benchmarks/cuda_sanitizer.py [--update] [--match NAMES] [-o reports/h200]
 
 Writes sanitizer.md and .csv: memcheck, racecheck, initcheck and synccheck over small
-shapes with tails of every kernel, forwards and with all gradients, one process for each
-tool and op. torch hands out blocks of their own, so that memcheck sees each end. So
+shapes with tails of every kernel, with all gradients, one process for each tool and
+some kernels. torch hands out blocks of their own, so that memcheck sees each end. So
 that a tool which sees nothing does not pass, each also runs a planted fault of its
 kind, which it must report, and racecheck a kernel from whose source a barrier is
 missing. Needs a CUDA device and compute-sanitizer, of the CUDA toolkit. Exit code 1: a
@@ -34,10 +34,19 @@ from evidence import (
     write_rows,
 )
 
+from scancheck.kernels.cuda.selective_scan_instances import VARIANTS
+
 COMMAND = "python benchmarks/cuda_sanitizer.py"
 FIELDS = ("tool", "work", "calls", "reports", "first", "seconds", "commit")
-OPS = ("linear_scan", "selective_scan")
+WORKS = (
+    *(f"selective_scan.sequential.{variant}" for variant in VARIANTS),
+    "selective_scan.time",
+    "linear_scan",
+)
+"""Parts of kernels' names. The kernels that choose an order have no others."""
+
 MISSING_BARRIER = "missing barrier"
+CONSTANT = "constant B and C"
 DTYPES = ("fp32", "bf16")
 CASES = {
     "linear_scan": (
@@ -55,6 +64,7 @@ CASES = {
             optional=("D", "z", "delta_bias", "initial_state", "delta_softplus"),
         ),
         Case(sizes=(1, 5, 300, 20, 1)),
+        Case(sizes=(2, 5, 70, 3, 1), form=CONSTANT),
     ),
 }
 
@@ -151,14 +161,14 @@ def checked(tool: str, work: str) -> Row:
 
 def rows(asked: list[tuple[str, str]]) -> Iterator[Row]:
     """As they come, side by side."""
-    with ThreadPoolExecutor(len(asked) or 1) as executor:
+    with ThreadPoolExecutor(os.cpu_count()) as executor:
         futures = [executor.submit(checked, *pair) for pair in asked]
         for future in as_completed(futures):
             yield future.result()
 
 
-def work_on(op: str, only: str = "") -> int:
-    """Runs the kernels of an op, each forwards and with its gradients; the calls."""
+def work_on(part: str) -> int:
+    """Runs the kernels whose name has a part, with all gradients; the calls."""
     import torch
     from cuda_cases import drawn
     from cuda_graphs import call_of
@@ -166,12 +176,13 @@ def work_on(op: str, only: str = "") -> int:
     from scancheck.kernels.cuda.catalog import kernels
 
     calls = 0
-    for kernel in (k for k in kernels() if k.op == op and only in k.name):
-        for case in CASES[op]:
-            for dtype in DTYPES:
-                given = drawn(kernel.name, case, dtype, "cuda")
-                call_of(kernel.name, given, backwards=True)(given.tensors)
-                calls += 1
+    for kernel in (k for k in kernels() if part in k.name):
+        for case, dtype in product(CASES[kernel.op], DTYPES):
+            if case.form == CONSTANT and "keys=constant" not in kernel.layouts:
+                continue
+            given = drawn(kernel.name, case, dtype, "cuda")
+            call_of(kernel.name, given, backwards=True)(given.tensors)
+            calls += 1
         torch.cuda.synchronize()
     return calls
 
@@ -181,7 +192,7 @@ def work_without_barrier() -> int:
     from scancheck.kernels.faulty.cuda_sources import HIDDEN_RACE, planted
 
     with planted(HIDDEN_RACE):
-        return work_on("selective_scan", HIDDEN_RACE.kernel)
+        return work_on(HIDDEN_RACE.kernel)
 
 
 def work_on_fault(tool: str) -> int:
@@ -212,12 +223,12 @@ def work_of(asked: str) -> int:
     """What a process inside a tool does; the calls."""
     if asked == MISSING_BARRIER:
         return work_without_barrier()
-    return work_on(asked) if asked in OPS else work_on_fault(asked)
+    return work_on(asked) if asked in WORKS else work_on_fault(asked)
 
 
 def as_it_must_be(row: Row) -> bool:
     """No report on kernels that were called, or one on a fault."""
-    if row["work"] not in OPS:
+    if row["work"] not in WORKS:
         return int(row["reports"]) > 0
     return int(row["reports"]) == 0 and int(row["calls"]) > 0
 
@@ -268,9 +279,9 @@ def run(
 
 
 def main() -> int:
-    """All tools, ops and faults, or with --update those left."""
+    """All tools, kernels and faults, or with --update those left."""
     parser = options_of(__doc__, "reports/h200")
-    parser.add_argument("--work", help="inside a tool: run an op, or a tool's fault")
+    parser.add_argument("--work", help="inside a tool: what to run")
     options = parser.parse_args()
     if options.work is not None:
         print("worked", work_of(options.work), flush=True)
@@ -280,9 +291,9 @@ def main() -> int:
         return 2
     asked = [
         (tool, work)
-        for tool, work in (
-            *product(FAULTS, (*OPS, "fault")),
-            ("racecheck", MISSING_BARRIER),
+        for work, tool in (
+            *product((*WORKS, "fault"), FAULTS),
+            (MISSING_BARRIER, "racecheck"),
         )
         if chosen(f"{tool} {work}", options.match)
     ]

@@ -59,9 +59,9 @@ FAULTS = (
         file=_LINEAR,
         edits=(
             (
-                "const State after = applied<VARIANT, true>(total, start);",
-                "const Affine kept = {1.0f, total.drive, 0.0f, total.drive_rest};\n"
-                "const State after = applied<VARIANT, true>(kept, start);",
+                "State next, after = applied<VARIANT, true>(total, start);",
+                "const Affine same = {1.0f, total.drive, 0.0f, total.drive_rest};\n"
+                "State next, after = applied<VARIANT, true>(same, start);",
             ),
         ),
         instance=(_LINEAR, f"forward<CHAINED, {_PLAIN}"),
@@ -74,8 +74,8 @@ FAULTS = (
         file=_LINEAR,
         edits=(
             (
-                "const State after = applied<VARIANT, true>(total, start);",
-                "const State after = {total.drive, total.drive_rest};",
+                "State next, after = applied<VARIANT, true>(total, start);",
+                "State next, after = {total.drive, total.drive_rest};",
             ),
         ),
         instance=(_LINEAR, "forward<CHAINED, float, GivenDecay, KAHAN"),
@@ -88,7 +88,7 @@ FAULTS = (
         file=_LINEAR,
         edits=(
             (
-                "start = Carry<VARIANT>::await(workspace, turn, chunk, place, lanes);",
+                "start = Carry<VARIANT>::await(workspace, turn, link, place, lanes);",
                 "start = {0.0f, 0.0f};",
             ),
         ),
@@ -132,8 +132,8 @@ FAULTS = (
         file=_LINEAR,
         edits=(
             (
-                "  __syncthreads();\n\n  const int thread = row * LANES + lane;",
-                "  const int thread = row * LANES + lane;",
+                "  __syncthreads();\n\n  if constexpr (INNER == SHUFFLE) {",
+                "  if constexpr (INNER == SHUFFLE) {",
             ),
         ),
         instance=(_LINEAR, f"forward<CHAINED, {_PLAIN}"),
@@ -186,9 +186,10 @@ FAULTS = (
         file=_LINEAR,
         edits=(
             (
-                "packed<T, COUNT>(values).store(h_row",
-                "if (valid == STEPS) packed<T, COUNT>(values).store(h_row",
+                "store_streaming(s < valid, h_row",
+                "store_streaming(valid == STEPS, h_row",
             ),
+            ("put_element(h_row + s * channels + i, rounded<VARIANT>(state));", ""),
         ),
         instance=(_LINEAR, f"forward<CHAINED, {_PLAIN}"),
     ),
@@ -200,8 +201,8 @@ FAULTS = (
         file="rows.cuh",
         edits=(
             (
-                "combined<VARIANT, true>(before, next)",
-                "combined<VARIANT, true>(next, before)",
+                "combined<VARIANT, true>(before, map)",
+                "combined<VARIANT, true>(map, before)",
             ),
         ),
         instance=(_LINEAR, f"forward<CHAINED, {_PLAIN}"),
@@ -214,9 +215,8 @@ FAULTS = (
         file=_LINEAR_BACK,
         edits=(
             (
-                "if (row > 0) state = applied<VARIANT, true>"
-                "(forward_maps.get(row, c), state);",
-                "if (row > 0) state = {0.0f, 0.0f};",
+                "row > 0 ? applied<VARIANT, true>(forward_maps.get(row, c), state)",
+                "row > 0 ? State{0.0f, 0.0f}",
             ),
         ),
         instance=(_LINEAR_BACK, f"single_pass_backward<{_PLAIN}"),
@@ -242,10 +242,8 @@ FAULTS = (
         symptom="initial_state_gradient",
         file=_LINEAR_BACK,
         edits=(
-            (
-                "__fmul_rn(Decay::decay(decays[0].at(i)), drive_bar[i]);",
-                "drive_bar[i];",
-            ),
+            ("__fmul_rn(decays.at(i), drive_bar[i]);", "drive_bar[i];"),
+            ("__fmul_rn(decays[0], drive_bar);", "drive_bar;"),
         ),
         instance=(_LINEAR_BACK, f"single_pass_backward<{_PLAIN}"),
     ),
@@ -272,8 +270,8 @@ FAULTS = (
         file=_LINEAR,
         edits=(
             (
-                "hand_on(workspace, turn, chunk, place, lanes, after);",
-                "hand_on(workspace, turn, chunk, place, lanes,\n"
+                "hand_on(workspace, turn, link, place, lanes, after);",
+                "hand_on(workspace, turn, link, place, lanes,\n"
                 "  State{__bfloat162float(__float2bfloat16_rn(after.value)), "
                 "after.rest});",
             ),

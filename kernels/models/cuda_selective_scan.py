@@ -337,10 +337,15 @@ def kept_states(
 
     Those of the sequential order, which the backward pass starts from.
     """
+    batch, channels, length = u.shape
+    states = A.shape[1]
+    count = -(-length // edge_steps)
+    if u.numel() == 0:
+        return torch.zeros(batch, count, channels, states)
     given = (u, delta, A, B, C, delta_bias, initial_state, delta_softplus)
     _, _, edges = _scanned("sequential", variant, state, edge_steps, *given)
-    by_row = torch.from_numpy(edges[..., : A.shape[1]].copy())
-    return by_row.reshape(*u.shape[:2], -1, A.shape[1]).transpose(1, 2).contiguous()
+    by_row = torch.from_numpy(edges[..., :states].copy())
+    return by_row.reshape(batch, channels, count, states).transpose(1, 2).contiguous()
 
 
 def _scanned(

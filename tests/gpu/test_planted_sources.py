@@ -20,7 +20,7 @@ pytestmark = [
     pytest.mark.skipif(unavailable() is not None, reason=str(unavailable())),
 ]
 
-CASES = 12
+CASES = 20
 
 
 @pytest.fixture(autouse=True)

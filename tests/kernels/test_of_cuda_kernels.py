@@ -56,6 +56,15 @@ def test_kept_states_are_last_states_of_the_steps_before(variant: str) -> None:
         assert torch.equal(kept[:, edge], last)
 
 
+@pytest.mark.parametrize("size", [(0, 5, 45), (2, 5, 0)])
+def test_kept_states_of_nothing(size: tuple[int, int, int]) -> None:
+    """Without batch rows or steps there are as many as there would be."""
+    batch, channels, steps = size
+    u, keys = torch.zeros(size), torch.zeros(batch, 3, steps)
+    kept = kept_states("reproducible", 16, u, u, torch.zeros(channels, 3), keys, keys)
+    assert kept.shape == (batch, -(-steps // 16), channels, 3)
+
+
 def test_gradients_are_those_of_the_function() -> None:
     """Near autograd's in fp64 for the polynomial and the table, with other bits."""
     tensors, bars = drawn()
