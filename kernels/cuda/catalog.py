@@ -38,7 +38,7 @@ def kernels() -> tuple[Kernel, ...]:
     return (
         *(linear_scan("single_pass", variant) for variant in VARIANTS),
         *(linear_scan(algorithm, "plain") for algorithm in list(ALGORITHMS)[1:]),
-        *(linear_scan(*WITH_OPTIONS, chunk=chunk) for chunk in CHUNKS[1:]),
+        *(linear_scan(*WITH_OPTIONS, chunk=k) for k in CHUNKS if k != CHUNK),
         *(linear_scan(*WITH_OPTIONS, state=state) for state in STATES[1:]),
         *selective_scan_kernels.kernels(),
     )

@@ -15,7 +15,7 @@ STORAGE = {"fp32": "float", "fp16": "__half", "bf16": "__nv_bfloat16"}
 
 CHUNK = 256
 """Steps between two states that the forward pass keeps."""
-CHUNKS = (CHUNK, 64, 128, 512)
+CHUNKS = (64, 128, CHUNK, 512)
 STEPS, BACKWARD_STEPS = 16, 8
 """How a chunk is cut into rows: the order of operations, the same for any shape."""
 
@@ -133,11 +133,6 @@ class Form:
     state: str = "fp32"  # format that a state is handed on in, of STATES
 
     @property
-    def takes_two_chunks(self) -> bool:
-        """Whether a block may compute two chunks of it, the state between unrounded."""
-        return self.chunk == CHUNK and self.state == "fp32"
-
-    @property
     def rows(self) -> int:
         """Rows of a chunk in the forward pass."""
         return self.chunk // STEPS
@@ -196,14 +191,15 @@ def forward_tiles(form: Form, algorithm: Algorithm, *, few: bool) -> tuple[Tile,
     """Tiles of a forward pass, the preferred one first; `few` as `few_chains` says."""
     if not algorithm.passes:
         return _STEP_BY_STEP[form.size]
-    tiles = _FORWARD[form.size]
-    if form.size == 2 and ALGORITHMS["single_pass"] == algorithm:
-        if form.logs and not form.variant.is_fast:
-            tiles = (_FLOATS, *tiles[1:])
-        # The fully compensated step is bound by its instructions, not by the chain.
-        elif few and form.takes_two_chunks and form.variant.source != "FULL":
-            tiles = (_TWO_CHUNKS, *tiles[1:])
-    return _in_chunks(form, tiles)
+    tiles = _in_chunks(form, _FORWARD[form.size])
+    if form.size == 4 or ALGORITHMS["single_pass"] != algorithm or form.chunk != CHUNK:
+        return tiles
+    if form.logs and not form.variant.is_fast:
+        return (_FLOATS, *tiles[1:])
+    # The fully compensated step is bound by its instructions, not by the chain.
+    if few and form.variant.source != "FULL":
+        return (_TWO_CHUNKS, *tiles[1:])
+    return tiles
 
 
 def backward_tiles(form: Form) -> tuple[Tile, ...]:

@@ -44,9 +44,8 @@ def launch_forward(
     No tensor is empty, and the tensors' device is the current one.
     """
     device = torch.cuda.get_device_properties(b.device)
-    few = few_chains(
-        b.shape[0], b.shape[2], _chunks(form, b), device.multi_processor_count
-    )
+    chunks = _chunks(form, b)
+    few = few_chains(b.shape[0], b.shape[2], chunks, device.multi_processor_count)
     tiles = forward_tiles(form, algorithm, few=few)
     tile = tile_for(tiles, lambda count: aligned(count, gate, b))
     tensors = [pointer(x) for x in (gate, b, initial, h, final, edges)]

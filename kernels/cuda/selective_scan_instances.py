@@ -195,7 +195,7 @@ def steps(
     lanes: int,
     constant_b: bool,
     constant_c: bool,
-    state: str = "fp32",
+    state: str,
 ) -> Instance:
     """selective_scan_steps: any shape and layout."""
     channels = 4 * 32 // lanes

@@ -60,9 +60,8 @@ FAULTS = (
         edits=(
             (
                 "State next, after = applied<VARIANT, true>(total, start);",
-                "const Affine undecayed = {1.0f, total.drive, 0.0f, "
-                "total.drive_rest};\n"
-                "State next, after = applied<VARIANT, true>(undecayed, start);",
+                "const Affine same = {1.0f, total.drive, 0.0f, total.drive_rest};\n"
+                "State next, after = applied<VARIANT, true>(same, start);",
             ),
         ),
         instance=(_LINEAR, f"forward<CHAINED, {_PLAIN}"),
@@ -187,13 +186,10 @@ FAULTS = (
         file=_LINEAR,
         edits=(
             (
-                ".store_streaming(s < valid, h_row",
-                ".store_streaming(valid == STEPS, h_row",
+                "store_streaming(s < valid, h_row",
+                "store_streaming(valid == STEPS, h_row",
             ),
-            (
-                "put_element(h_row + s * channels + i, rounded<VARIANT>(state));",
-                "if (valid == STEPS) put_element(h_row + s * channels + i, 0.0f);",
-            ),
+            ("put_element(h_row + s * channels + i, rounded<VARIANT>(state));", ""),
         ),
         instance=(_LINEAR, f"forward<CHAINED, {_PLAIN}"),
     ),
@@ -219,8 +215,8 @@ FAULTS = (
         file=_LINEAR_BACK,
         edits=(
             (
-                "applied<VARIANT, true>(forward_maps.get(row, c), state) : state;",
-                "State{0.0f, 0.0f} : state;",
+                "row > 0 ? applied<VARIANT, true>(forward_maps.get(row, c), state)",
+                "row > 0 ? State{0.0f, 0.0f}",
             ),
         ),
         instance=(_LINEAR_BACK, f"single_pass_backward<{_PLAIN}"),
@@ -246,10 +242,8 @@ FAULTS = (
         symptom="initial_state_gradient",
         file=_LINEAR_BACK,
         edits=(
-            (
-                "__fmul_rn(decays.at(i), drive_bar[i]);",
-                "drive_bar[i];",
-            ),
+            ("__fmul_rn(decays.at(i), drive_bar[i]);", "drive_bar[i];"),
+            ("__fmul_rn(decays[0], drive_bar);", "drive_bar;"),
         ),
         instance=(_LINEAR_BACK, f"single_pass_backward<{_PLAIN}"),
     ),

@@ -44,6 +44,7 @@ __global__ void __launch_bounds__(LANES* ROWS, BLOCKS)
   constexpr int PITCH = WIDTH + (INNER == SHUFFLE ? 1 : 0);
   static_assert(CHUNKS == 1 || PASS == CHAINED && INNER == IN_ORDER, "rows in order");
   static_assert(CHUNKS == 1 || !FLOATS, "decays are made again");
+  static_assert(CHUNKS * WIDTH <= THREADS, "a thread for every channel of each chunk");
   typedef RowOfSteps<T, Decay, VARIANT, COUNT, STEPS, FLOATS> Row;
   typedef Packed<T, COUNT> Vector;
   extern __shared__ uint4 dynamic[];
@@ -149,7 +150,7 @@ __global__ void __launch_bounds__(LANES* ROWS, BLOCKS)
       }
       State next, after = applied<VARIANT, true>(total, start);
       if constexpr (CHUNKS == 2) {
-        next = after;
+        next = {stored<Kept>(after.value), after.rest};
         after = applied<VARIANT, true>(maps[1].get(0, c), next);
       }
       if ((link + 1ll) * SPAN < length) {
