@@ -60,8 +60,9 @@ CAUSES: dict[str, Cause] = {
         "(decay 1, input 0)",
     ),
     "in_place_scan": Cause(
-        text="in-chunk combine steps read values that were already overwritten",
-        advice="use a second buffer or a barrier between read and write of each level",
+        text="in-chunk combine steps read wrong values, as already overwritten ones",
+        advice="use a second buffer or a barrier between read and write of each level, "
+        "and check which step each of them reads",
     ),
     "local": Cause(
         text="the error arises inside chunks; what is carried between them is right",

@@ -37,8 +37,8 @@ REPRODUCIBLE_ERRORS: Mapping[str, ErrorModel] = {
     "silu": ErrorModel(e0=3.39),
 }
 REPRODUCIBLE_DECAY = ErrorModel(e0=1.32, e1=E1)
-"""exp2_product(dt, fl(A log2(e))) for exp(dt A), whose product the bounds round: 1.14 of
-exp2 and 0.18 of the argument."""
+"""exp2_product(dt, fl(A log2(e))) for exp(dt A), whose product the bounds round: 1.14
+of exp2 and 0.18 of the argument."""
 
 FAST_ERRORS: Mapping[str, ErrorModel] = {
     "exp2": ErrorModel(e0=2.45),

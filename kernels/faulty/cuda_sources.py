@@ -33,6 +33,12 @@ class SourceFault:
     edits: tuple[tuple[str, str], ...]  # (text, its replacement); each text once
     instance: tuple[str, str]  # a source, and how an instance with the fault begins
     dtype: str = "fp32"  # storage in which it is judged
+    on_other_cases: str | None = None  # the cause that some of its cases tell instead
+
+    @property
+    def symptoms(self) -> frozenset[str]:
+        """Every cause that it may be diagnosed with."""
+        return frozenset({self.symptom, self.on_other_cases or self.symptom})
 
 
 def _between_tiles(carry: str) -> tuple[tuple[str, str], ...]:
@@ -287,8 +293,8 @@ FAULTS = (
         edits=(
             (
                 'asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));',
-                'asm("{.reg .b16 h;\\n\\tcvt.rn.f16.f32 h, %1;\\n\\t"\n'
-                '        "ex2.approx.f16 h, h;\\n\\tcvt.f32.f16 %0, h;}"\n'
+                'asm("{.reg .b16 h;\\n\\tex2.approx.ftz.f32 %0, %1;\\n\\t"\n'
+                '        "cvt.rn.f16.f32 h, %0;\\n\\tcvt.f32.f16 %0, h;}"\n'
                 '        : "=f"(result) : "f"(x));',
             ),
         ),
@@ -350,6 +356,7 @@ FAULTS = (
             ),
         ),
         instance=(_SELECTIVE, "selective_scan_time<float, Plain<Tabulated>"),
+        on_other_cases="in_place_scan",
     ),
     SourceFault(
         name="padded_steps_not_identity",
@@ -441,10 +448,9 @@ FAULTS = (
         edits=(
             (
                 "return exp2_(__fmaf_rn(x, y, EX2_SHIFT));",
-                "float result;\n"
-                '    asm("{.reg .b16 h;\\n\\tcvt.rn.f16.f32 h, %1;\\n\\t"\n'
-                '        "ex2.approx.f16 h, h;\\n\\tcvt.f32.f16 %0, h;}"\n'
-                '        : "=f"(result) : "f"(__fmul_rn(x, y)));\n'
+                "float result = exp2_(__fmaf_rn(x, y, EX2_SHIFT));\n"
+                '    asm("{.reg .b16 h;\\n\\tcvt.rn.f16.f32 h, %0;\\n\\t"\n'
+                '        "cvt.f32.f16 %0, h;}" : "+f"(result));\n'
                 "    return result;",
             ),
         ),

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from scancheck.campaign import shrink
 from scancheck.campaign.finding_file import read_finding
 from scancheck.case import Case
 from scancheck.errors import KernelUnavailable
@@ -142,9 +143,13 @@ def test_a_device_that_is_not_there_is_told() -> None:
         verify(lambda a, b: b, op="linear_scan", device=f"cuda:{count}")
 
 
-def test_a_campaign_survives_faults(kernel_file: Path, tmp_path: Path) -> None:
+def test_a_campaign_survives_faults(
+    kernel_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its finding is kept with the device, and replayed there."""
     pytest.importorskip("cupy", reason="CuPy makes the fault")
+    # Each fault costs a process, which takes seconds to start again.
+    monkeypatch.setattr(shrink, "MOST_SECONDS", 5.0)
     target = f"{kernel_file}:faults"
     result = fuzz(
         target,
