@@ -424,8 +424,12 @@ def test_formats_of_the_outputs(kernel: Kernel) -> None:
 
 
 @pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS)
-def test_every_kernel_is_differentiable(kernel: Kernel) -> None:
+def test_every_kernel_is_differentiable(
+    kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A loss of the sequence output reaches every tensor with a finite gradient."""
+    # What is never written may hold anything, also what is no number.
+    monkeypatch.setattr(torch, "empty_like", torch.zeros_like)
     tensors = as_tensors(kernel.op, SLOW[kernel.op](LONG, True), "fp32")
     none = NO_GRADIENT.get(hazard_of(kernel), set())
     leaves = [
@@ -434,9 +438,7 @@ def test_every_kernel_is_differentiable(kernel: Kernel) -> None:
         if x is not True and name not in none
     ]
     sequence, _ = kernel.call(**tensors)
-    # A tail that is never written may hold anything.
-    seen = sequence.nan_to_num().clamp(-1e3, 1e3).square().sum()
-    gradients = torch.autograd.grad(seen, leaves)
+    gradients = torch.autograd.grad(sequence.square().sum(), leaves)
     assert all(gradient.isfinite().all() for gradient in gradients)
     assert all(gradient.any() for gradient in gradients)
 
