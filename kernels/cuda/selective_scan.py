@@ -22,13 +22,13 @@ from scancheck.kernels.cuda.selective_scan_instances import (
 )
 from scancheck.kernels.cuda.selective_scan_problem import (
     DTYPES,
+    NAMES,
     OP,
     key_strides,
     problem_of,
     strides,
 )
 
-_NAMES = ("u", "delta", "z", "B", "C", "A", "D", "delta_bias", "initial_state")
 _Tensors = tuple[torch.Tensor | None, ...]
 
 
@@ -125,7 +125,7 @@ class _SelectiveScan(torch.autograd.Function):
                     edges.new_empty(edges[:, 0].shape),
                     edges,
                 )
-            named = dict(zip(_NAMES, tensors, strict=True))
+            named = dict(zip(NAMES, tensors, strict=True))
             gradients = backward(
                 variant,
                 plan.problem,
@@ -133,9 +133,9 @@ class _SelectiveScan(torch.autograd.Function):
                 named | {"edges": edges},
                 y_bar,
                 last_bar,
-                dict(zip(_NAMES, ctx.needs_input_grad[3:], strict=True)),
+                dict(zip(NAMES, ctx.needs_input_grad[3:], strict=True)),
             )
-        return None, None, None, *(gradients[name] for name in _NAMES)
+        return None, None, None, *(gradients[name] for name in NAMES)
 
 
 def room_for_edges(plan: Plan, u: torch.Tensor) -> torch.Tensor:
@@ -216,7 +216,7 @@ def _planned(
     variant: str, order: str | None, state: str, delta_softplus: bool, given: _Tensors
 ) -> Plan:
     check_options(variant, order, state)
-    tensors = dict(zip(_NAMES, given, strict=True))
+    tensors = dict(zip(NAMES, given, strict=True))
     device = check_device(OP, tensors)
     # Stubs of torch lack some of the properties.
     properties: Any = torch.cuda.get_device_properties(device)

@@ -14,6 +14,9 @@ from scancheck.kernels.cuda.selective_scan_instances import (
 
 OP = "selective_scan"
 
+NAMES = ("u", "delta", "z", "B", "C", "A", "D", "delta_bias", "initial_state")
+"""Tensors of a call, in the order of the pointers that kernels take."""
+
 _DTYPES = {name: dtype for dtype, name in CUDA_NAMES.items()}
 DTYPES = {_DTYPES[source]: name for name, source in STORAGE.items()}
 """Names of the storage formats by torch dtype."""

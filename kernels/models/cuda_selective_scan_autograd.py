@@ -12,11 +12,9 @@ from torch.autograd.function import once_differentiable
 
 from scancheck.kernels.cuda import selective_scan_backward_instances
 from scancheck.kernels.cuda.selective_scan_instances import Problem, chosen
-from scancheck.kernels.cuda.selective_scan_problem import DTYPES, problem_of
+from scancheck.kernels.cuda.selective_scan_problem import DTYPES, NAMES, problem_of
 from scancheck.kernels.models import cuda_selective_scan as forward
 from scancheck.kernels.models.cuda_selective_scan_backward import Order, backward
-
-NAMES = ("u", "delta", "z", "B", "C", "A", "D", "delta_bias", "initial_state")
 
 Tensors = dict[str, torch.Tensor]
 
