@@ -6,9 +6,9 @@ Writes sanitizer.md and .csv: memcheck, racecheck, initcheck and synccheck over 
 shapes with tails of every kernel, with all gradients, one process for each tool and
 some kernels. torch hands out blocks of their own, so that memcheck sees each end. So
 that a tool which sees nothing does not pass, each also runs a planted fault of its
-kind, which it must report, and racecheck a kernel from whose source a barrier is
-missing. Needs a CUDA device and compute-sanitizer, of the CUDA toolkit. Exit code 1: a
-report on a kernel, or none on a fault.
+kind, which it must report, and racecheck kernels from whose sources a barrier is
+missing or is not waited for. Needs a CUDA device and compute-sanitizer, of the CUDA
+toolkit. Exit code 1: a report on a kernel, or none on a fault.
 """
 
 import os
@@ -17,9 +17,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from itertools import product
+from contextlib import contextmanager
+from itertools import chain, product
 from pathlib import Path
 
 from cuda_cases import Case
@@ -37,6 +38,7 @@ from evidence import (
 from scancheck.kernels.cuda.selective_scan_instances import VARIANTS
 
 COMMAND = "python benchmarks/cuda_sanitizer.py"
+Edits = Mapping[str, tuple[tuple[str, str], ...]]
 FIELDS = ("tool", "work", "calls", "reports", "first", "seconds", "commit")
 WORKS = (
     *(f"selective_scan.sequential.{variant}" for variant in VARIANTS),
@@ -46,6 +48,26 @@ WORKS = (
 """Parts of kernels' names. The kernels that choose an order have no others."""
 
 MISSING_BARRIER = "missing barrier"
+NOT_AWAITED = "gate not awaited"
+EVERY_LANE_ARRIVES = {
+    "selective_scan_rows.cuh": (
+        ("Gate::open(gate, WARPS)", "Gate::open(gate, 32 * WARPS)"),
+        ("if (sub_block == 0 && lane == 0) Gate", "if (sub_block == 0) Gate"),
+    ),
+    "selective_scan_time.cuh": (
+        ("Gate::open(gate, WARPS)", "Gate::open(gate, 32 * WARPS)"),
+        ("if (lane == 0) Gate::arrive", "Gate::arrive"),
+    ),
+}
+"""For racecheck, by source (text, its replacement): it orders what the thread that
+arrives at an mbarrier did before, not what the rest of its warp did before a
+__syncwarp, which the memory model orders too (PTX ISA, "Causality order")."""
+NOT_WAITING = {
+    "selective_scan_rows.cuh": (
+        ("if (next_step < steps) Gate::pass(gate, first_step / TILE % 2);", ""),
+    )
+}
+GATED = "cuda.selective_scan.sequential.reproducible"
 CONSTANT = "constant B and C"
 DTYPES = ("fp32", "bf16")
 CASES = {
@@ -137,12 +159,14 @@ def checked(tool: str, work: str) -> Row:
         "CUDA_MODULE_LOADING": "LAZY",
     }
     asked = tool if work == "fault" else work
+    options = ["--work", asked]
     command = ["compute-sanitizer", "--tool", tool, "--print-limit", "5"]
     if tool == "racecheck":
         command += ["--racecheck-report", "all"]
+        options += ["--every-lane"] if work in WORKS else []
     try:
         done = subprocess.run(
-            [*command, sys.executable, __file__, "--work", asked],
+            [*command, sys.executable, __file__, *options],
             capture_output=True,
             text=True,
             env=variables,
@@ -187,6 +211,25 @@ def work_on(part: str) -> int:
     return calls
 
 
+@contextmanager
+def edited_sources(*edits: Edits) -> Iterator[None]:
+    """Within, kernels are compiled from sources with these replacements, each once."""
+    from scancheck.kernels.cuda import compile
+
+    with tempfile.TemporaryDirectory() as folder:
+        sources = Path(folder) / "sources"
+        shutil.copytree(compile.SOURCES, sources)
+        for file, pairs in chain.from_iterable(edit.items() for edit in edits):
+            text = (sources / file).read_text("utf-8")
+            for old, new in pairs:
+                if text.count(old) != 1:
+                    raise SystemExit(f"{file}: expected once {old!r}")
+                text = text.replace(old, new)
+            (sources / file).write_text(text, "utf-8")
+        with compile.sources_from(sources):
+            yield
+
+
 def work_without_barrier() -> int:
     """Runs a kernel whose source has lost a barrier."""
     from scancheck.kernels.faulty.cuda_sources import HIDDEN_RACE, planted
@@ -223,6 +266,9 @@ def work_of(asked: str) -> int:
     """What a process inside a tool does; the calls."""
     if asked == MISSING_BARRIER:
         return work_without_barrier()
+    if asked == NOT_AWAITED:
+        with edited_sources(EVERY_LANE_ARRIVES, NOT_WAITING):
+            return work_on(GATED)
     return work_on(asked) if asked in WORKS else work_on_fault(asked)
 
 
@@ -252,7 +298,9 @@ def page(found: list[Row]) -> str:
         "# The CUDA kernels under compute-sanitizer\n\n"
         "A call is one kernel on one small shape and format, with all gradients; a "
         "fault is planted, of the kind that the tool is for, and must be reported, and "
-        "so must a barrier that is taken out of a source. "
+        "so must a barrier that is taken out of a source, or is not waited for. "
+        "Racecheck runs with every lane arriving at the barriers of warps, of which it "
+        "follows only the threads that arrive. "
         f"{wrong} rows are not as they must be. Commit {commits}. Made by "
         f"`{COMMAND}`.\n\n"
         + table(("tool", "work", "calls", "reports", "first report", ""), body)
@@ -282,9 +330,12 @@ def main() -> int:
     """All tools, kernels and faults, or with --update those left."""
     parser = options_of(__doc__, "reports/h200")
     parser.add_argument("--work", help="inside a tool: what to run")
+    parser.add_argument("--every-lane", action="store_true", help="with that, and so")
     options = parser.parse_args()
     if options.work is not None:
-        print("worked", work_of(options.work), flush=True)
+        edits = (EVERY_LANE_ARRIVES,) if options.every_lane else ()
+        with edited_sources(*edits):
+            print("worked", work_of(options.work), flush=True)
         return 0
     if shutil.which("compute-sanitizer") is None:
         print("compute-sanitizer is not installed", file=sys.stderr)
@@ -293,7 +344,7 @@ def main() -> int:
         (tool, work)
         for work, tool in (
             *product((*WORKS, "fault"), FAULTS),
-            (MISSING_BARRIER, "racecheck"),
+            *((fault, "racecheck") for fault in (MISSING_BARRIER, NOT_AWAITED)),
         )
         if chosen(f"{tool} {work}", options.match)
     ]
