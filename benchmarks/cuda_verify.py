@@ -11,7 +11,6 @@ longer than it may.
 """
 
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -60,11 +59,6 @@ def profile_of(name: str) -> str:
     return "full" if automatic else "quick"
 
 
-def threads_for(profile: str) -> int:
-    """Each command's share of the cores."""
-    return max(1, len(os.sched_getaffinity(0)) // WORKERS[profile])
-
-
 def judged(name: str, dtype: str, profile: str) -> Row:
     """One command, and what its record says."""
     with tempfile.TemporaryDirectory() as folder:
@@ -76,7 +70,6 @@ def judged(name: str, dtype: str, profile: str) -> Row:
             capture_output=True,
             text=True,
             check=False,
-            env=os.environ | {"NUMBA_NUM_THREADS": str(threads_for(profile))},
         )
         seconds = time.perf_counter() - start
         if not path.exists():

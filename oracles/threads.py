@@ -11,10 +11,14 @@ from threading import Lock, local
 
 # Below this many elementary steps, handing work to a thread costs more than it saves.
 SMALL_WORK = 2**14
+# Each further thread has this many: every one must hold the interpreter to start and to
+# end, so that many of them wait for one another longer than they work.
+WORK_OF_A_THREAD = 2**16
 # Ranges that tasks are cut into, for each core.
 RANGES = 4
 
 _local = local()
+_most = 0  # threads at a time; 0: as many as cores
 
 
 @lru_cache(maxsize=1)
@@ -25,18 +29,29 @@ def _pool(process: int) -> ThreadPoolExecutor:
 
 def cores() -> int:
     """Cores this process may use."""
+    if _most:
+        return _most
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2
+
+
+def keep_to(count: int) -> None:
+    """From now on this process uses so many cores, as one of several on a machine."""
+    global _most
+    _most = count
+    _pool.cache_clear()
 
 
 def share(tasks: int, work: int, run: Callable[[int, int], None]) -> None:
     """Calls run(first, last) over ranges that cover 0 .. tasks, on all cores.
 
-    `work` is the number of elementary steps in all; little of it runs at once here.
+    `work` is the number of elementary steps in all; little of it runs at once here, and
+    more of it on as many threads as it keeps busy.
     """
-    if work < SMALL_WORK or min(cores(), tasks) < 2:
+    threads = min(cores(), tasks, 2 + work // WORK_OF_A_THREAD)
+    if work < SMALL_WORK or threads < 2:
         run(0, tasks)
         return
-    parts = min(RANGES * cores(), tasks)
+    parts = min(RANGES * threads, tasks)
     edges = [tasks * part // parts for part in range(parts + 1)]
     # Whoever is free takes the next range.
     ranges = iter(list(pairwise(edges)))
@@ -51,7 +66,7 @@ def share(tasks: int, work: int, run: Callable[[int, int], None]) -> None:
             run(*span)
 
     pool = _pool(os.getpid())
-    others = [pool.submit(work_off) for _ in range(min(cores(), parts) - 1)]
+    others = [pool.submit(work_off) for _ in range(threads - 1)]
     _run_jobs()
     work_off()
     for other in others:

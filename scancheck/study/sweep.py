@@ -17,6 +17,7 @@ from scancheck.contract import Contract
 from scancheck.environment import describe
 from scancheck.formats import FloatArray
 from scancheck.ops import op_named
+from scancheck.oracles import threads
 from scancheck.recipes.build import build
 from scancheck.recipes.inputs import cotangents
 from scancheck.study.code import code_digest
@@ -139,12 +140,11 @@ def _results(
 
 def _prepare_worker() -> None:
     """Keeps a worker to one core, since there is one a core, and quiet on Ctrl-C."""
-    import numba
     import torch
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
-    numba.set_num_threads(1)
+    threads.keep_to(1)
     torch.set_num_threads(1)
 
 

@@ -1,6 +1,6 @@
 """Work shared between cores."""
 
-from threading import Lock
+from threading import Barrier, Lock, get_ident
 
 import pytest
 
@@ -10,7 +10,7 @@ from scancheck.oracles.threads import meanwhile, share
 
 @pytest.mark.parametrize("cores", [1, 2, 5])
 @pytest.mark.parametrize("tasks", [0, 1, 2, 7, 100])
-@pytest.mark.parametrize("work", [0, threads.SMALL_WORK])
+@pytest.mark.parametrize("work", [0, threads.SMALL_WORK, 10 * threads.WORK_OF_A_THREAD])
 def test_every_task_is_run_once(
     cores: int, tasks: int, work: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -25,6 +25,42 @@ def test_every_task_is_run_once(
 
     share(tasks, work, run)
     assert done == [1] * tasks
+
+
+@pytest.mark.parametrize(
+    ("work", "expected"),
+    [
+        (threads.SMALL_WORK - 1, 1),
+        (threads.SMALL_WORK, 2),
+        (threads.WORK_OF_A_THREAD, 3),
+        (100 * threads.WORK_OF_A_THREAD, 8),
+    ],
+)
+def test_as_many_threads_as_the_work_keeps_busy(
+    work: int, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a machine of many cores little work is not handed to all of them."""
+    monkeypatch.setattr(threads, "_most", 0)
+    threads.keep_to(8)
+    seen, barrier = set(), Barrier(expected, timeout=10)
+
+    def run(first: int, last: int) -> None:
+        if get_ident() not in seen:
+            seen.add(get_ident())
+            barrier.wait()  # broken where there are fewer
+
+    share(100, work, run)
+    assert len(seen) == expected
+
+
+def test_a_process_keeps_to_its_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of several processes on a machine takes no more than its part."""
+    monkeypatch.setattr(threads, "_most", 0)
+    threads.keep_to(1)
+    seen = set()
+    share(100, 2**30, lambda first, last: seen.add(get_ident()))
+    assert threads.cores() == 1
+    assert seen == {get_ident()}
 
 
 def test_errors_of_other_threads_are_raised(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -224,6 +224,8 @@ __global__ void __launch_bounds__(32 * BACKWARD_WARPS)
           output[k] =
               __fadd_rn(output[k], __shfl_xor_sync(0xffffffffu, output[k], distance));
         }
+        // All lanes of the channel have read the step that is written over.
+        if (LANES > 1) __syncwarp();
         if (part == 0 && exists) {
           own_steps[step] = make_float4(written_bar, log_sum, output[k], 0.0f);
         }
