@@ -64,6 +64,15 @@ moment where the contract has one, and the comparison with what a kernel
 cuda.linear_scan.single_pass returned in fp32, down to the sums on the host.
 """
 
+FEW_LANES = """\
+What holds judging back where lanes are few, by Nsight Compute at 297354d on
+[1, 65536, 2048] (`ncu --kernel-name judge_lanes --set full`): one warp on each of 64
+multiprocessors, 220 instructions a step and 3.5 cycles for each, of which 1.5 wait for
+the result before and 0.6 for memory. Prefetching the table of paths changed nothing (6.8
+and 7.3 times the oracle). At one instruction a cycle it would be 1.8 times; lanes are
+independent, steps are not, so only several warps for one lane could come nearer.
+"""
+
 
 def seconds(run: Callable[[], object]) -> float:
     """Median wall-clock time of a call, device idle before and after."""
@@ -201,6 +210,7 @@ def page(figures: list[Figure], known: Mapping[str, str]) -> str:
             f"# Speed of the oracles on {known.get('cuda_device', 'no device')}\n",
             f"Made by `python benchmarks/cuda_oracles.py`.\n{WHAT}",
             figures_table(figures),
+            FEW_LANES,
             f"Environment: {told}\n",
         ]
     )

@@ -113,6 +113,8 @@ __global__ void __launch_bounds__(32 * STEPS_WARPS)
       for (int distance = 1; distance < LANES; distance *= 2) {
         sum = __fadd_rn(sum, __shfl_xor_sync(0xffffffffu, sum, distance));
       }
+      // All lanes of the channel have read the step that is written over.
+      if (LANES > 1) __syncwarp();
       if (part == 0 && exists) own_steps[step].x = sum;
     }
     __syncwarp();
