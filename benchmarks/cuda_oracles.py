@@ -68,9 +68,9 @@ FEW_LANES = """\
 What holds judging back where lanes are few, by Nsight Compute at 297354d on
 [1, 65536, 2048] (`ncu --kernel-name judge_lanes --set full`): one warp on each of 64
 multiprocessors, 220 instructions a step and 3.5 cycles for each, of which 1.5 wait for
-the result before and 0.6 for memory. Prefetching the table of paths changed nothing (6.8
-and 7.3 times the oracle). At one instruction a cycle it would be 1.8 times; lanes are
-independent, steps are not, so only several warps for one lane could come nearer.
+the result before and 0.6 for memory. Prefetching the table of paths changed nothing
+(6.8 and 7.3 times the oracle). At one instruction a cycle it would be 1.8 times; lanes
+are independent, steps are not, so only several warps for one lane could come nearer.
 """
 
 
