@@ -97,11 +97,10 @@ class GenericSystem:
         self, lowered: Lowered, state: Any, start: int, total: int, keep: bool
     ) -> tuple[Any, Any, Any]:
         """o [G, T, L], the state after the tile, and S_{t-1}, S_t of each step."""
-        check_diagonal(lowered)
         outs, states = [], [state]
         for t in range(lowered.v.shape[1]):
-            state = _at(lowered.w, t) * state + _driven(lowered, t)
-            outs.append(_read(lowered, t, state))
+            before, state = state, _moved(lowered, t, state) + _driven(lowered, t)
+            outs.append(_read(lowered, t, before if lowered.reads_before else state))
             states.append(state)
         return stack(outs, 1), state, states if keep else None
 
@@ -123,25 +122,36 @@ class GenericSystem:
         total: int,
     ) -> tuple[Cotangents, Any]:
         """Cotangents of the tile, and the cotangent of the state before it."""
-        rows: list[tuple[Any, ...]] = []
+        rows: list[dict[str, Any]] = []
         for t in reversed(range(lowered.v.shape[1])):
-            above = obar[:, t, None, :]
-            g = carry + (above if lowered.r is None else _at(lowered.r, t) * above)
-            if lowered.k is None:
-                kbar, vbar = None, g[:, 0, :]
-            else:
-                kbar = _fold(g * lowered.v[:, t, None, :], lowered.k)
-                vbar = (_at(lowered.k, t) * g).sum(1)
-            rbar = None
+            above, before = obar[:, t, None, :], states[t]
+            read = above if lowered.r is None else _at(lowered.r, t) * above
+            g = carry if lowered.reads_before else carry + read
+            row = {"v": g[:, 0, :]}
+            if lowered.k is not None:
+                row["k"] = _fold(g * lowered.v[:, t, None, :], lowered.k)
+                row["v"] = (_at(lowered.k, t) * g).sum(1)
             if lowered.r is not None:
-                rbar = _fold(states[t + 1] * above, lowered.r)
-            rows.append((g * states[t], vbar, kbar, rbar))
+                seen = before if lowered.reads_before else states[t + 1]
+                row["r"] = _fold(seen * above, lowered.r)
+            if lowered.z is not None:
+                row["z"] = (g * _moved(lowered, t, before, scaled=False)).sum(1)
+                row["z"] = row["z"][:, None, :]
+                g = g * lowered.z[:, t]
+            row["w"] = g * before
             carry = _at(lowered.w, t) * g
-        wbar, vbar, kbar, rbar = (
-            None if column[0] is None else stack(column[::-1], 1)
-            for column in zip(*rows, strict=True)
-        )
-        return Cotangents(w=wbar, v=vbar, k=kbar, r=rbar), carry
+            if lowered.p is not None:
+                p, q = lowered.p[:, t], lowered.q[:, t]
+                written, erased = (p * g).sum(1), (q * before).sum(1)
+                row["p"] = (g * erased[:, None, :]).sum(2)[:, :, None]
+                row["q"] = (before * written[:, None, :]).sum(2)[:, :, None]
+                carry = carry + q * written[:, None, :]
+            if lowered.reads_before:
+                carry = carry + read
+            rows.append(row)
+        names = rows[0] if rows else ()
+        bars = {name: stack([row[name] for row in rows[::-1]], 1) for name in names}
+        return Cotangents(**bars), carry
 
     def end_adjoint(self, carry: Any) -> Any:
         """The cotangent of the initial state as a number."""
@@ -155,6 +165,15 @@ class GenericSystem:
 def _at(x: Any, t: int) -> Any:
     """Step t of a [G, T or 1, K, L] tile array."""
     return x[:, t if x.shape[1] > 1 else 0]
+
+
+def _moved(lowered: Lowered, t: int, state: Any, *, scaled: bool = True) -> Any:
+    """(w_t + p_t q_t^T) S diag(z_t), [G, K, L]; not `scaled`: without z_t."""
+    moved = _at(lowered.w, t) * state
+    if lowered.p is not None:
+        read = (lowered.q[:, t] * state).sum(1)
+        moved = moved + lowered.p[:, t] * read[:, None, :]
+    return moved * lowered.z[:, t] if scaled and lowered.z is not None else moved
 
 
 def _driven(lowered: Lowered, t: int) -> Any:
@@ -176,11 +195,11 @@ def _fold(x: Any, like: Any) -> Any:
 
 
 def check_diagonal(lowered: Lowered) -> None:
-    """Raises NotImplementedError for the parts of the normal form not yet certified."""
-    if lowered.p is not None or lowered.q is not None or lowered.z is not None:
+    """Raises NotImplementedError for what the loops of a system cannot do."""
+    if lowered.p is not None or lowered.z is not None or lowered.reads_before:
         raise NotImplementedError(
-            "only diagonal transitions are certified so far; rank-one transitions "
-            "(p, q) and value-side decay (z) are part of the interface"
+            "expected a diagonal transition that is read after its update; got a "
+            "rank-one transition (p, q), a value-side decay (z) or an earlier read"
         )
 
 

@@ -1,7 +1,7 @@
 """The one recurrence behind every op, and what an op has to say about itself.
 
     S_t = (w_t + p_t q_t^T) S_{t-1} diag(z_t) + k_t v_t^T        S is K x L per group
-    o_t = r_t^T S_t
+    o_t = r_t^T S_t, or r_t^T S_{t-1} where it reads before the update
 
 A group is whatever shares keys and readouts (a batch row, or a batch row and head); its
 L lanes are value columns or channels. Sizes of 1 broadcast. `w` multiplies elementwise,
@@ -66,20 +66,24 @@ class Lowered:
     k: Any = None  # [G, T or 1, K, L or 1]: keys
     r: Any = None  # [G, T or 1, K, L or 1]: readout
     log_w: Any = None  # log of w where w = exp(log_w), same shape
-    p: Any = None  # [G, T, K]: rank-one transition, left
-    q: Any = None  # [G, T, K]: rank-one transition, right
-    z: Any = None  # [G, T, L]: value-side decay
+    p: Any = None  # [G, T, K, 1]: rank-one transition, left
+    q: Any = None  # [G, T, K, 1]: rank-one transition, right; with p or not at all
+    z: Any = None  # [G, T, 1, L]: value-side decay
+    reads_before: bool = False  # o_t reads S_{t-1}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cotangents:
-    """Cotangents of a lowered tile, shaped as its fields."""
+    """Cotangents of a lowered tile, shaped as its fields; that of w is [G, T, K, L]."""
 
     w: Any
     v: Any
     k: Any = None
     r: Any = None
     log_w: Any = None  # where it is not formed from that of w
+    p: Any = None
+    q: Any = None
+    z: Any = None
 
 
 def gate_cotangent(lowered: Lowered, cotangents: Cotangents) -> Any:

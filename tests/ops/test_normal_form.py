@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 
 from scancheck.errors import CaseInvalid
@@ -154,6 +155,92 @@ def test_recurrence_and_adjoint(w: tuple[str, str], k: str, r: str) -> None:
             assert (off <= certified_radius(ball) + 1e-13).all(), name
 
 
+PARTS = [
+    pytest.param(parts, id="+".join(parts) or "diagonal")
+    for parts in (
+        (),
+        ("rank",),
+        ("z",),
+        ("before",),
+        ("rank", "z"),
+        ("rank", "z", "before"),
+    )
+]
+
+
+@pytest.mark.parametrize("parts", PARTS)
+def test_every_part_of_the_recurrence(parts: tuple[str, ...]) -> None:
+    """Rank-one transitions, value-side decay, and a read before the update.
+
+    Outputs and gradients of the step-by-step engine against autograd in fp64.
+    """
+    from scancheck.oracles.ball import certified_radius, exact_ball
+    from scancheck.oracles.engine import GenericSystem, solve
+
+    class Balls(GenericSystem):
+        def constant(self, values: FloatArray) -> Any:
+            return exact_ball(values)
+
+    rng = np.random.default_rng(4)
+    shapes = {
+        "w": (G, T, K, 1),
+        "v": (G, T, L),
+        "k": (G, T, K, 1),
+        "r": (G, T, K, 1),
+        "s": (G, K, L),
+    }
+    if "rank" in parts:
+        shapes |= {"p": (G, T, K, 1), "q": (G, T, K, 1)}
+    if "z" in parts:
+        shapes["z"] = (G, T, 1, L)
+    tensors = {name: rng.normal(size=shape) for name, shape in shapes.items()}
+    bars = {"o": rng.normal(size=(G, T, L)), "last": rng.normal(size=(G, K, L))}
+
+    def general(tile: Mapping[str, Any], carry: Any) -> tuple[Lowered, Any]:
+        given = {name: tile[name] for name in ("p", "q", "z") if name in tile}
+        plain, after = lower(tile, carry)
+        return replace(plain, **given, reads_before="before" in parts), after
+
+    def pullback(
+        tile: Mapping[str, Any], lowered: Lowered, cotangents: Cotangents
+    ) -> dict[str, Any]:
+        bars = lower_pullback(tile, lowered, cotangents)
+        given = (name for name in ("p", "q", "z") if name in tile)
+        return bars | {name: getattr(cotangents, name) for name in given}
+
+    bare = bare_op(("K", "one"), "one", "one")
+    axes = {"p": ("G", "T", "K", "One"), "q": ("G", "T", "K", "One")}
+    axes["z"] = ("G", "T", "One", "L")
+    more = tuple(TensorSpec(name=n, axes=axes[n]) for n in axes if n in tensors)
+    op = replace(
+        bare, inputs=bare.inputs + more, lower=general, lower_pullback=pullback
+    )
+    solution = solve(Balls(), op, tensors, {}, bars)
+    found = {**solution.outputs, **solution.gradients}
+
+    leaves = {n: torch.tensor(x, requires_grad=True) for n, x in tensors.items()}
+    state, outs = leaves["s"], []
+    for t in range(T):
+        before = state
+        moved = leaves["w"][:, t] * state
+        if "rank" in parts:
+            read = torch.einsum("gk,gkl->gl", leaves["q"][:, t, :, 0], state)
+            moved = moved + leaves["p"][:, t] * read[:, None]
+        if "z" in parts:
+            moved = moved * leaves["z"][:, t]
+        state = moved + leaves["k"][:, t] * leaves["v"][:, t, None]
+        seen = before if "before" in parts else state
+        outs.append((leaves["r"][:, t] * seen).sum(1))
+    want = {"o": torch.stack(outs, 1), "last": state}
+    total = sum((want[n] * torch.tensor(bar)).sum() for n, bar in bars.items())
+    gradients = torch.autograd.grad(total, list(leaves.values()))
+    want |= dict(zip(leaves, gradients, strict=True))
+    assert set(found) == set(want)
+    for name, ball in found.items():
+        off = np.abs(ball.value - want[name].detach().numpy())
+        assert (off <= certified_radius(ball) + 1e-12).all(), name
+
+
 def test_missing_keys_and_readouts_are_ones() -> None:
     """Without k and r a single key is written and read as it is."""
     from scancheck.oracles.engine import solve
@@ -224,9 +311,9 @@ def test_the_carry_of_a_lowering_is_handed_on(monkeypatch: pytest.MonkeyPatch) -
     assert seen == [None, 1, 2, 2, 1, None]
 
 
-@pytest.mark.parametrize("part", ["p", "q", "z"])
+@pytest.mark.parametrize("part", ["p", "z", "reads_before"])
 def test_what_is_not_certified_yet_is_refused(part: str) -> None:
-    """A rank-one transition or value-side decay is never silently left out."""
+    """Nothing but a diagonal transition is ever silently left out."""
     from scancheck.oracles.engine import solve
     from scancheck.oracles.fp64 import Fp64System
 
