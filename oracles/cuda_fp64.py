@@ -30,6 +30,8 @@ class CudaFp64System:
     [3, G, T, L], in `collected`.
     """
 
+    general = False
+
     def __init__(self, *, companions: bool = False) -> None:
         self.companions = companions
         self.collected: Any = None

@@ -24,8 +24,11 @@ class DoubleDoubleSystem(GenericSystem):
     """The compiled double-double scan as a System of the engine.
 
     The state is a number [G, K, L]; kept states are a number [G, T + 1, K, L]. Another
-    kind of number brings its own `constant` and `run`.
+    kind of number brings its own `constant` and `run`. Rank-one transitions are run
+    step by step, as GenericSystem does.
     """
+
+    general = False
 
     def constant(self, values: FloatArray) -> Any:
         """Stored values as double-doubles of radius zero."""
@@ -41,6 +44,8 @@ class DoubleDoubleSystem(GenericSystem):
         self, lowered: Lowered, state: Any, start: int, total: int, keep: bool
     ) -> tuple[Any, Any, Any]:
         """o, the state after the tile, and all states of the tile when `keep`."""
+        if lowered.p is not None:
+            return super().forward(lowered, state, start, total, keep)
         check_diagonal(lowered)
         o, state, states = self.run(
             lowered.w, lowered.v, lowered.k, lowered.r, state, keep
@@ -61,6 +66,8 @@ class DoubleDoubleSystem(GenericSystem):
         The carry into the last step has been decayed already, so that the decay of the
         reversed scan is 1 there and w_{t+1} at step t.
         """
+        if lowered.p is not None:
+            return super().adjoint(lowered, states, obar, carry, start, total)
         w = lowered.w.broadcast_to((*obar.shape[:2], *lowered.w.shape[2:]))
         one = self.constant(np.ones((w.shape[0], 1, *w.shape[2:])))
         reversed_w = concatenate([one, w[:, :0:-1]], 1)

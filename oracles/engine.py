@@ -20,8 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scancheck.ops.normal_form import Cotangents, Lowered, Op, spec_of
+from scancheck.oracles.delayed import DelayedSystem
 from scancheck.oracles.numbers import Joined, compact, stack
 from scancheck.oracles.threads import meanwhile
+from scancheck.oracles.value_decay import folded, is_foldable, unfolded
 
 FloatArray = NDArray[np.float64]
 
@@ -45,6 +47,7 @@ class Tile(NamedTuple):
     start: int  # index of its first step
     inputs: dict[str, Any]  # its part of the op's inputs, and the switches
     lowered: Lowered
+    run: Lowered  # as the system runs it
     carry: Any  # what the lowering of the tile before handed on
     carry_after: Any
 
@@ -54,6 +57,11 @@ class System(Protocol):
 
     `start` is the index of the tile's first step, `total` the number of steps.
     """
+
+    @property
+    def general(self) -> bool:
+        """Whether it runs every part of the normal form as it is."""
+        ...
 
     @property
     def alike_when_kept(self) -> bool:
@@ -84,6 +92,7 @@ class GenericSystem:
     """The recurrence step by step over the number protocol, one state per step."""
 
     alike_when_kept = True
+    general = True
 
     def constant(self, values: FloatArray) -> Any:
         """Exact stored values as numbers."""
@@ -219,6 +228,8 @@ def solve(
     """
     # Overflow makes infinities and NaN that the radii and bounds account for.
     with np.errstate(over="ignore", invalid="ignore"):
+        if op.reads_before and not system.general:
+            system = DelayedSystem(system)
         run = _Run(system, op, tensors, switches, stretch)
         return run.forward() if cotangents is None else run.both(cotangents)
 
@@ -235,6 +246,7 @@ class _Run:
         stretch: int,
     ) -> None:
         self.system, self.op, self.switches = system, op, dict(switches)
+        self.general = system.general
         self.time_axis = {}
         self.sizes: dict[str, int] = {}
         for name, values in tensors.items():
@@ -269,7 +281,10 @@ class _Run:
         """Appends the lowered tile of these steps."""
         inputs = self.slice(self.inputs, *span)
         lowered, after = self.op.lower(inputs, carry)
-        into.append(Tile(span[0], inputs, lowered, carry, after))
+        run = lowered
+        if is_foldable(lowered) and not self.general:
+            run = folded(lowered)
+        into.append(Tile(span[0], inputs, lowered, run, carry, after))
 
     def initial_state(self) -> Any:
         """S_0 as a number, zero where the case has none."""
@@ -314,7 +329,7 @@ class _Run:
                 edges.append((state, tile.carry))
             with meanwhile(jobs):
                 o, state, states = self.system.forward(
-                    tile.lowered, state, tile.start, self.total, keep
+                    tile.run, state, tile.start, self.total, keep
                 )
             if keep:
                 self.whole = tile, o, states
@@ -335,7 +350,7 @@ class _Run:
         self.lower(tiles, span, carry)
         tile = tiles.pop()
         o, _, states = self.system.forward(
-            tile.lowered, state, tile.start, self.total, True
+            tile.run, state, tile.start, self.total, True
         )
         return tile, o, states
 
@@ -362,8 +377,10 @@ class _Run:
             index = (slice(None),) * axis + (slice(start, stop),)
             obar, outer = self.op.epilogue_pullback(tile.inputs, o, ybar_all[index])
             bars, back = self.system.adjoint(
-                tile.lowered, states, obar, back, start, self.total
+                tile.run, states, obar, back, start, self.total
             )
+            if tile.run is not tile.lowered:
+                bars = unfolded(bars, tile.lowered)
             inner = self.op.lower_pullback(tile.inputs, tile.lowered, bars)
             for name, bar in _merged(inner, outer).items():
                 if name in self.time_axis:

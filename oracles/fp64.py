@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scancheck.ops.normal_form import Cotangents, Lowered, Op
+from scancheck.oracles import rank_one
 from scancheck.oracles.ball import Ball
 from scancheck.oracles.engine import Solution, check_diagonal, solve
 from scancheck.oracles.fp64_tile import TileScan, cotangents_of_states
@@ -33,6 +34,8 @@ class Fp64System:
     With `companions` the forward pass collects the readouts of M, W and V,
     [3, G, T, L], in `collected`.
     """
+
+    general = False
 
     def __init__(self, *, companions: bool = False) -> None:
         self.companions = companions
@@ -58,6 +61,8 @@ class Fp64System:
         self, lowered: Lowered, state: Any, start: int, total: int, keep: bool
     ) -> tuple[Ball, Any, Any]:
         """o, the next state, and all states of the tile when `keep`."""
+        if lowered.p is not None:
+            return rank_one.forward(lowered, state, keep=keep)
         check_diagonal(lowered)
         moved = np.concatenate([*(part[None] for part in state[:2]), state[2]])
         companions = NOWHERE
@@ -89,7 +94,7 @@ class Fp64System:
 
     def end(self, state: Any, total: int) -> Ball:
         """The final state."""
-        return Ball(state[0], state[1])
+        return Ball(state[0], np.broadcast_to(state[1], state[0].shape))
 
     def begin_adjoint(self, state: Ball) -> Ball:
         """The cotangent of the final state."""
@@ -105,6 +110,8 @@ class Fp64System:
         total: int,
     ) -> tuple[Cotangents, Ball]:
         """Cotangents of the tile; products and sums over the compiled G_t."""
+        if lowered.p is not None:
+            return rank_one.adjoint(lowered, states, obar, carry)
         g = cotangents_of_states(lowered, obar, carry)
         inside = Ball(g[0, 1:], g[1, 1:]).transpose(1, 0, 2, 3)
         steps_first = states.transpose(1, 0, 2, 3)
@@ -113,7 +120,8 @@ class Fp64System:
 
     def end_adjoint(self, carry: Ball) -> Ball:
         """The cotangent of the initial state."""
-        return carry
+        value, radius = carry.components
+        return Ball(value, np.broadcast_to(radius, value.shape))
 
     def reduced(self, number: Ball, terms: int) -> Ball:
         """Sums over tiles carry their own roundings."""

@@ -15,8 +15,10 @@ from scancheck.bounds.card import has_card_budget, solve_errors_on_card
 from scancheck.bounds.error_number import ErrorNumber
 from scancheck.bounds.error_system import ErrorSystem
 from scancheck.bounds.log_system import LogChunkSystem
+from scancheck.bounds.rank_one_system import RankOneErrorSystem
 from scancheck.bounds.rules import Rules, rules_for, storage_error
 from scancheck.contract import Contract, of_gradients
+from scancheck.errors import CaseInvalid
 from scancheck.formats import FORMATS
 from scancheck.ops.normal_form import Op, spec_of
 from scancheck.oracles.ball import INFLATION
@@ -92,7 +94,15 @@ def _solved(
     cotangents: Mapping[str, FloatArray] | None,
 ) -> Solution:
     """Error numbers of all outputs and, where cotangents are given, gradients."""
-    if device != "cpu" and has_card_budget(rules, log, cotangents is not None):
+    if not op.diagonal:
+        if log != "none":
+            raise CaseInvalid(
+                f"contract log: expected none for {op.name}, whose transition is not "
+                f"diagonal; got {log}"
+            )
+        return solve(RankOneErrorSystem(rules), op, tensors, switches, cotangents)
+    on_card = device != "cpu" and not op.reads_before
+    if on_card and has_card_budget(rules, log, cotangents is not None):
         return solve_errors_on_card(rules, op, tensors, switches, cotangents, device)
     system: ErrorSystem = ErrorSystem(rules)
     if log != "none":

@@ -36,6 +36,8 @@ class ErrorSystem:
     may recompute its states in another order, and may count chunks from either end.
     """
 
+    general = False
+
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
         self.coefficients = coefficients(rules)
@@ -165,7 +167,7 @@ class ErrorSystem:
     def adjoint(
         self,
         lowered: Lowered,
-        states: FloatArray,
+        states: Any,
         obar: ErrorNumber,
         carry: Any,
         start: int,

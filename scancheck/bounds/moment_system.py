@@ -110,6 +110,7 @@ class MomentSystem:
     """Runs ops over moment numbers under one set of rules."""
 
     alike_when_kept = True
+    general = False
 
     def __init__(self, rules: Rules) -> None:
         self.rules = rules

@@ -119,6 +119,8 @@ class Op:
     state_in: Callable[[Any, Mapping[str, int]], Any]
     state_out: Callable[[Any, Mapping[str, int]], Any]
     group_shape: Callable[[Mapping[str, int]], tuple[int, int, int]]  # sizes -> G, K, L
+    reads_before: bool = False  # outputs read the state before its update
+    diagonal: bool = True  # whether the transition has no rank-one part
 
 
 def spec_of(op: Op, name: str, rank: int | None = None) -> TensorSpec:

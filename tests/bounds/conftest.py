@@ -1,6 +1,7 @@
-"""The emulated machines are modules beside these tests."""
+"""The emulated machines are modules beside these tests, recurrences beside others."""
 
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "oracles")]

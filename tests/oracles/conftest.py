@@ -1,8 +1,10 @@
 """Cases of both ops, and the one comparison of two rungs, for all oracle tests."""
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,9 @@ from scancheck.ops.linear_scan import LINEAR_SCAN
 from scancheck.ops.normal_form import Op, spec_of
 from scancheck.ops.selective_scan import SELECTIVE_SCAN
 from scancheck.oracles.engine import Solution
+
+# The modules of `recurrences` are beside these tests.
+sys.path.insert(0, str(Path(__file__).parent))
 
 FloatArray = NDArray[np.float64]
 

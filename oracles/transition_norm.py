@@ -1,0 +1,78 @@
+"""The 2-norm of a rank-one update of a diagonal matrix, from above.
+
+A state that is moved by A = diag(w) + p q^T carries its error from step to step by A.
+Bounding that entry by entry, through |A|, would compound: |I - k k^T| has norm 2 for a
+unit vector k where I - k k^T has norm 1. So errors of a column are carried by their
+2-norm and ||A|| (numerics 2.10).
+
+||A||^2 is the largest eigenvalue of A^T A = diag(w^2) + U C U^T with U = [w p, q] and
+C = [[0, 1], [1, |p|^2]]. A number s above all w^2 is above it exactly where
+
+    (|p|^2 + x) z < (1 - y)^2, x = sum (w p)^2 / d, y = sum w p q / d, z = sum q^2 / d,
+
+d = s - w^2: s - A^T A is then positive definite, by the inertia of the matrix
+[[diag(d), U], [U^T, C^-1]] taken apart from either end (Haynsworth, "Determination of
+the inertia of a partitioned Hermitian matrix", Linear Algebra Appl. 1, 1968). Bisection
+finds the smallest such s.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scancheck.oracles.units import U64
+
+FloatArray = NDArray[np.float64]
+
+# Relative distance to the largest w^2 that is kept: nearer, the sums above cancel.
+LEAST_ABOVE = 1e-9
+HALVINGS = 44
+SMALLEST = float(np.finfo(np.float64).tiny)  # what squares may lose to underflow
+
+
+def transition_norm(w: FloatArray, p: FloatArray, q: FloatArray) -> FloatArray:
+    """An upper bound on ||diag(w) + p q^T||_2 over the last axis, of shape [...].
+
+    w: [..., K or 1], p, q: [..., K]. It is within about 1e-9 of the norm, or of the
+    largest |w| where that is larger; infinite where an entry is not finite, or so large
+    that its square is not.
+    """
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        alike = w.shape[-1] == 1 < p.shape[-1]
+        square = _of_one_decay(w[..., 0], p, q) if alike else _of_decays(w, p, q)
+        norm = np.sqrt(square) * (1.0 + LEAST_ABOVE)
+    return np.where(np.isfinite(norm), norm, np.inf)
+
+
+def _of_one_decay(w: FloatArray, p: FloatArray, q: FloatArray) -> FloatArray:
+    """||w I + p q^T||^2: w^2 and the larger eigenvalue in the plane of p and q.
+
+    There A^T A - w^2 I has trace 2 w p.q + |p|^2 |q|^2 and determinant
+    -w^2 (|p|^2 |q|^2 - (p.q)^2).
+    """
+    both = (p * p).sum(-1) * (q * q).sum(-1)
+    inner = (p * q).sum(-1)
+    roundings = 8 * p.shape[-1] * U64 * both
+    trace = 2.0 * w * inner + both
+    apart = np.maximum(both - inner * inner, 0.0) + roundings
+    rise = 0.5 * (trace + np.sqrt(trace * trace + 4.0 * w * w * apart))
+    found: FloatArray = w * w + np.maximum(rise, 0.0) + SMALLEST
+    return found
+
+
+def _of_decays(w: FloatArray, p: FloatArray, q: FloatArray) -> FloatArray:
+    """||diag(w) + p q^T||^2 by bisection."""
+    w, p, q = np.broadcast_arrays(w, p, q)
+    squares, left = w * w, (p * p).sum(-1)
+    top = squares.max(-1, initial=0.0)
+    reach = (np.sqrt(top) + np.sqrt(left * (q * q).sum(-1))) ** 2
+    low = top * (1.0 + LEAST_ABOVE) + SMALLEST
+    high: FloatArray = np.maximum(low, reach * (1.0 + LEAST_ABOVE))
+    parts = (w * p) ** 2, w * p * q, q * q
+    for _ in range(HALVINGS):
+        middle = 0.5 * (low + high)
+        apart = 1.0 / (middle[..., None] - squares)
+        x, y, z = (np.einsum("...k,...k->...", part, apart) for part in parts)
+        # A margin for the roundings of the sums.
+        above = (left + x) * z * (1.0 + 1e-12) < (1.0 - y) ** 2
+        high, low = np.where(above, middle, high), np.where(above, low, middle)
+    return np.where(np.isfinite(reach), high, np.inf)

@@ -1,0 +1,181 @@
+"""Error bounds where a rank-one transition moves the state: norms of columns.
+
+For a kernel that takes one step after the other (numerics 2.10, sequential). A step may
+be computed as w S + p (q^T S)^T + k v^T or as (v - S^T k) times beta and k: the counts
+below hold for both.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scancheck.bounds.error_number import ErrorNumber
+from scancheck.bounds.error_system import ErrorSystem
+from scancheck.bounds.rules import Rules
+from scancheck.errors import CaseInvalid
+from scancheck.ops.normal_form import Cotangents, Lowered
+from scancheck.oracles.columns import (
+    Columns,
+    Known,
+    Roundings,
+    run_back,
+    run_columns,
+)
+from scancheck.oracles.rank_one import column_norms, cotangents_of, operands_of
+
+FloatArray = NDArray[np.float64]
+
+
+class ColumnState(NamedTuple):
+    """Exact columns, norms of their errors, and the largest magnitude on their way."""
+
+    value: FloatArray  # [G, K, L]
+    error: FloatArray  # [G, L]
+    peak: FloatArray  # [G, L]
+
+
+class RankOneErrorSystem(ErrorSystem):
+    """Runs ops over error numbers, the recurrence by norms of columns.
+
+    Raises CaseInvalid for a contract whose order is not sequential, or compensated.
+    """
+
+    alike_when_kept = True
+
+    def __init__(self, rules: Rules) -> None:
+        super().__init__(rules)
+        if rules.structure.kind != "sequential":
+            raise CaseInvalid(
+                "contract structure: expected sequential, the only order whose bound "
+                "is known for a rank-one transition (delta rule, RWKV-7) so far; got "
+                f"{rules.structure.kind}"
+            )
+        if rules.comp != "none":
+            raise CaseInvalid(
+                f"contract comp: expected none beside a rank-one transition; got "
+                f"{rules.comp}"
+            )
+        self.roundings = Roundings(
+            u=rules.u,
+            eta=rules.eta + rules.add_eta + rules.state_eta,
+            decay=3,  # of w S, and two sums
+            erase=6,  # beside K: v - c, beta, k, and the sums
+            write=6,
+            total=2,
+            store=rules.state_u,
+        )
+
+    def begin(self, state: ErrorNumber) -> Any:
+        """Columns of the initial state."""
+        value = np.array(state.value)
+        error = column_norms(np.broadcast_to(state.error, value.shape))
+        return ColumnState(value, error, np.max(state.peak, 1, initial=0.0))
+
+    def forward(
+        self, lowered: Lowered, state: ColumnState, start: int, total: int, keep: bool
+    ) -> tuple[ErrorNumber, Any, Any]:
+        """o [G, T, L], the columns after the tile, and all of them when `keep`."""
+        value, error = state.value.copy(), state.error.copy()
+        operands = self._operands(lowered, {"k": lowered.k, "r": lowered.r})
+        v = self._cast(lowered.v, self.rules.drive_cast)
+        operands["v"] = _known(v)
+        found = run_columns(operands, self.roundings, value, error, keep=keep)
+        peak = self._peak(operands, found, state.peak)
+        o, keys = found.o, value.shape[1]
+        out = ErrorNumber(self.rules, o.value, np.abs(o.value), o.radius, peak)
+        out.terms = keys
+        last = peak[:, -1] if peak.shape[1] else state.peak
+        states = self._numbers(found, peak, state.peak) if keep else None
+        return out, ColumnState(value, error, last), states
+
+    def _operands(self, lowered: Lowered, others: dict[str, Any]) -> dict[str, Known]:
+        """Exact values and errors of what a step takes."""
+        parts = {"w": self._cast(lowered.w, self.rules.decay_cast)}
+        parts |= {"p": lowered.p, "q": lowered.q} | others
+        return operands_of(lowered, {n: _known(x) for n, x in parts.items()})
+
+    def _peak(
+        self, operands: dict[str, Known], found: Columns, before: FloatArray
+    ) -> FloatArray:
+        """The largest magnitude up to each step, [G, T, L]."""
+        p, q, k = (np.abs(operands[n].value).sum(-1)[..., None] for n in "pqk")
+        v = np.abs(operands["v"].value)
+        reach = np.concatenate([before[:, None], found.reach], 1)
+        step = reach[:, :-1] * np.maximum(q, p * q) + k * v
+        whole = np.maximum(np.maximum(step, reach[:, 1:]), before[:, None])
+        peak: FloatArray = np.maximum.accumulate(whole, 1)
+        return peak
+
+    def _numbers(
+        self, found: Columns, peak: FloatArray, before: FloatArray
+    ) -> ErrorNumber:
+        """S_0 .. S_T of a tile as error numbers, [G, T + 1, K, L]."""
+        shape = found.states.shape
+        peaks = np.concatenate([before[:, None], peak], 1)[:, :, None]
+        return ErrorNumber(
+            self.rules,
+            found.states,
+            np.abs(found.states),
+            np.broadcast_to(found.errors[:, :, None], shape),
+            np.broadcast_to(peaks, shape),
+        )
+
+    def end(self, state: ColumnState, total: int) -> ErrorNumber:
+        """The final state, stored in the state's format."""
+        shape = state.value.shape
+        number = ErrorNumber(
+            self.rules,
+            state.value,
+            np.abs(state.value),
+            np.broadcast_to(state.error[:, None], shape),
+            np.broadcast_to(state.peak[:, None], shape),
+        )
+        return number.stored(self.rules.state_store)
+
+    def begin_adjoint(self, state: ErrorNumber) -> Any:
+        """Columns of the final state's cotangent."""
+        return self.begin(state)
+
+    def adjoint(
+        self,
+        lowered: Lowered,
+        states: ErrorNumber,
+        obar: ErrorNumber,
+        carry: ColumnState,
+        start: int,
+        total: int,
+    ) -> tuple[Cotangents, Any]:
+        """Cotangents of the tile, and the columns before it."""
+        operands = self._operands(lowered, {"r": lowered.r})
+        operands["bar"] = _known(obar)
+        found = run_back(operands, self.roundings, carry.value, carry.error)
+        size = np.sqrt(np.einsum("gtkl,gtkl->gtl", found.states, found.states))
+        top = np.max(size + found.errors, 1, initial=0.0)
+        q = np.abs(operands["q"].value).sum(-1).max(-1, initial=0.0)[:, None]
+        peak = np.maximum(carry.peak, top * np.maximum(q, 1.0))
+        shape = found.states.shape
+        g = ErrorNumber(
+            self.rules,
+            found.states,
+            np.abs(found.states),
+            np.broadcast_to(found.errors[:, :, None], shape),
+            np.broadcast_to(peak[:, None, None], shape),
+        )
+        back = ColumnState(found.states[:, 0].copy(), found.errors[:, 0].copy(), peak)
+        return cotangents_of(lowered, states, obar, g[:, 1:]), back
+
+    def end_adjoint(self, carry: ColumnState) -> ErrorNumber:
+        """The cotangent of the initial state."""
+        shape = carry.value.shape
+        return ErrorNumber(
+            self.rules,
+            carry.value,
+            np.abs(carry.value),
+            np.broadcast_to(carry.error[:, None], shape),
+            np.broadcast_to(carry.peak[:, None], shape),
+        )
+
+
+def _known(number: ErrorNumber) -> Known:
+    return Known(number.value, number.error)

@@ -1,0 +1,1 @@
+"""Recurrences as tests write them down once more."""
