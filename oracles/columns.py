@@ -151,6 +151,7 @@ def _scan(
     """
     w, p, q, k, v, r = map(plain, operands)
     grow, loss, own = map(plain, coefficients[:3])
+    read, read_loss = map(plain, reading)
     groups, steps, keys = k.shape
     lanes = v.shape[2]
     o = np.empty((3, groups, steps, lanes))
@@ -163,7 +164,7 @@ def _scan(
     def run(begin: int, stop: int) -> None:
         column_tasks(
             begin, stop, w, p, q, k, v, r, grow, loss, own, coefficients[3],
-            *map(plain, reading), state, error, o, states, errors,
+            read, read_loss, state, error, o, states, errors,
             np.empty((keys + 5, LANES)),
         )  # fmt: skip
 

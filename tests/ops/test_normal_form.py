@@ -311,21 +311,6 @@ def test_the_carry_of_a_lowering_is_handed_on(monkeypatch: pytest.MonkeyPatch) -
     assert seen == [None, 1, 2, 2, 1, None]
 
 
-@pytest.mark.parametrize("part", ["p", "z", "reads_before"])
-def test_what_is_not_certified_yet_is_refused(part: str) -> None:
-    """Nothing but a diagonal transition is ever silently left out."""
-    from scancheck.oracles.engine import solve
-    from scancheck.oracles.fp64 import Fp64System
-
-    def general(tile: Mapping[str, Any], carry: Any) -> tuple[Lowered, Any]:
-        return replace(lower(tile, carry)[0], **{part: tile["v"]}), None
-
-    op = replace(bare_op(("K", "L"), "L", "L"), lower=general)
-    tensors = {"w": np.ones((1, 2, 1, 1)), "v": np.ones((1, 2, 1))}
-    with pytest.raises(NotImplementedError, match="p, q"):
-        solve(Fp64System(), op, tensors, {})
-
-
 def test_specs_are_found_by_name_and_rank() -> None:
     """A tensor with several layouts is told by its number of axes."""
     op = OPS["selective_scan"]

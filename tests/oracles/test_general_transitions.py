@@ -84,6 +84,14 @@ def test_a_decay_for_all_keys_or_one_each() -> None:
     assert (np.abs(summed - one["w"].value) <= 1e-13 * np.abs(summed).max()).all()
 
 
+def test_what_no_system_certifies_is_refused() -> None:
+    """A value-side decay beside a rank-one transition is never left out."""
+    op = bare_op("rank", "z")
+    tensors, bars = drawn(op, SIZES, 4)
+    with pytest.raises(NotImplementedError, match="no value-side decay"):
+        solve(Fp64System(), op, tensors, {}, bars)
+
+
 @pytest.mark.parametrize("kind", ["delta", "any", "contracting", "diagonal", "one"])
 def test_transition_norm_is_a_tight_upper_bound(kind: str) -> None:
     """Against singular values; never below the largest |w| or them."""
