@@ -25,7 +25,8 @@ from scancheck.ops.normal_form import FloatArray, Lowered, Tensors
 def constants(sizes: Mapping[str, int]) -> dict[str, FloatArray]:
     """The scale [1] and the log decay of each value head [HV]."""
     heads = value_heads(sizes)
-    return scale(sizes) | {"log_decay": -(8.0 / heads) * np.arange(heads)}
+    log_decay = -(8.0 / heads) * np.arange(heads, dtype=np.float64)
+    return scale(sizes) | {"log_decay": log_decay}
 
 
 def lower(tile: Tensors, carry: Any) -> tuple[Lowered, Any]:

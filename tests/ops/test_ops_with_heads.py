@@ -197,6 +197,29 @@ def test_tiles_change_no_value(monkeypatch: pytest.MonkeyPatch, name: str) -> No
                 assert (off <= (radius if summed else 0.0)).all(), (steps, tensor)
 
 
+@pytest.mark.parametrize("name", STEPS)
+def test_radii_hold_the_exact_values(name: str) -> None:
+    """Balls in fp64 meet those of 200 bits, which every op can be run in too."""
+    from scancheck.oracles.ball import certified_radius, exact_ball
+    from scancheck.oracles.engine import GenericSystem, solve
+    from scancheck.oracles.multiprecision import solve_multiprecision
+
+    class Balls(GenericSystem):
+        def constant(self, values: FloatArray) -> Any:
+            return exact_ball(values)
+
+    op, sizes = OPS[name], SIZES | HEADS["shared"] | {"T": 3}
+    tensors, bars = problem(name, sizes)
+    switches = switches_of(op, True)
+    balls = solve(Balls(), op, tensors, switches, bars)
+    exact = solve_multiprecision(op, tensors, switches, bars, bits=200)
+    for kind in ("outputs", "gradients"):
+        for tensor, ball in getattr(balls, kind).items():
+            hi, lo, _ = getattr(exact, kind)[tensor].components
+            off = np.abs((ball.value - hi) - lo)
+            assert (off <= certified_radius(ball)).all(), tensor
+
+
 @pytest.mark.parametrize(
     ("name", "sizes", "words"),
     [
