@@ -4,4 +4,4 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "oracles")]
+sys.path[:0] = [str(HERE), str(HERE.parent / "oracles"), str(HERE.parent / "ops")]

@@ -25,13 +25,7 @@ HEADS = {
     "shared": {"H": 3, "HV": 6, "G": 1},
     "own": {"H": 3, "HV": 3, "G": 3},
 }
-# What the compiled engine runs; the rest is the step-by-step engine's alone so far.
-DIAGONAL = ("linear_attention", "simple_gla", "retention", "lightning_attention", "ssd")
-
-
-def engines(name: str) -> tuple[str, ...]:
-    """The engines that run an op."""
-    return ("generic", "fp64") if name in DIAGONAL else ("generic",)
+ENGINES = ("generic", "fp64")
 
 
 def optional(op: Op) -> list[str]:
@@ -100,7 +94,7 @@ def test_agrees_with_autograd(
         switches_of(OPS[name], on),
         bars,
         operations(sizes),
-        engines(name),
+        ENGINES,
     )
     assert wrong == []
 
@@ -123,7 +117,7 @@ def test_agrees_with_autograd_through_one_output(
         switches_of(op, True),
         bars,
         operations(sizes),
-        engines(name),
+        ENGINES,
     )
     assert wrong == []
 
@@ -162,7 +156,7 @@ def test_agrees_with_autograd_at_every_size(
         switches_of(OPS[name], True),
         bars,
         operations(sizes),
-        engines(name),
+        ENGINES,
     )
     assert wrong == []
 
