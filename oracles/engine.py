@@ -30,6 +30,8 @@ FloatArray = NDArray[np.float64]
 # State entries of a tile, over all its steps: enough work to share between cores. An
 # array of them has 4 MiB; the adjoint keeps a score of those.
 TILE_ENTRIES = 2**19
+# Where no state is kept and what is lowered is small beside the states.
+FACTORED_STRETCH = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,6 +212,11 @@ def check_diagonal(lowered: Lowered) -> None:
             "expected a diagonal transition that is read after its update; got a "
             "rank-one transition (p, q), a value-side decay (z) or an earlier read"
         )
+
+
+def stretch_of(op: Op, *, gradients: bool) -> int:
+    """How much longer tiles may be for systems that expand nothing themselves."""
+    return FACTORED_STRETCH if op.factored and not gradients else 1
 
 
 def solve(

@@ -22,7 +22,7 @@ from scancheck.oracles.cuda_rungs import (
     solve_fp64_on_card,
 )
 from scancheck.oracles.double_double_scan import DoubleDoubleSystem
-from scancheck.oracles.engine import Solution, solve
+from scancheck.oracles.engine import Solution, solve, stretch_of
 from scancheck.oracles.exact import solve_exact
 from scancheck.oracles.fp64 import Fp64System
 from scancheck.oracles.multiprecision import solve_multiprecision
@@ -157,7 +157,8 @@ def _numbers(solution: Solution) -> dict[str, Any]:
 def _solve_fp64(
     op: Op, tensors: Arrays, switches: Mapping[str, bool], cotangents: Arrays | None
 ) -> Solution:
-    return solve(Fp64System(), op, tensors, switches, cotangents)
+    stretch = stretch_of(op, gradients=cotangents is not None)
+    return solve(Fp64System(), op, tensors, switches, cotangents, stretch=stretch)
 
 
 def _solve_double_double(

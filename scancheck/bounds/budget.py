@@ -22,7 +22,7 @@ from scancheck.errors import CaseInvalid
 from scancheck.formats import FORMATS
 from scancheck.ops.normal_form import Op, spec_of
 from scancheck.oracles.ball import INFLATION
-from scancheck.oracles.engine import Solution, solve
+from scancheck.oracles.engine import Solution, solve, stretch_of
 
 FloatArray = NDArray[np.float64]
 
@@ -100,7 +100,9 @@ def _solved(
                 f"contract log: expected none for {op.name}, whose transition is not "
                 f"diagonal; got {log}"
             )
-        return solve(RankOneErrorSystem(rules), op, tensors, switches, cotangents)
+        columns = RankOneErrorSystem(rules)
+        stretch = stretch_of(op, gradients=cotangents is not None)
+        return solve(columns, op, tensors, switches, cotangents, stretch=stretch)
     on_card = device != "cpu" and not op.reads_before
     if on_card and has_card_budget(rules, log, cotangents is not None):
         return solve_errors_on_card(rules, op, tensors, switches, cotangents, device)

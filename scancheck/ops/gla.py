@@ -63,4 +63,6 @@ GLA = op_with_heads(
     lower=lower,
     lower_pullback=lower_pullback,
     constants=scale,
+    # Decays of keys and of values multiply.
+    factored=False,
 )

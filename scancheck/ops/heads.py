@@ -165,6 +165,7 @@ def op_with_heads(
     ] = epilogue_pullback,
     reads_before: bool = False,
     diagonal: bool = True,
+    factored: bool = True,
 ) -> Op:
     """An op with the state S [B, HV, K, V], or [B, H, K, V] where no input has HV."""
     repeated = any("HV" in spec.axes for spec in inputs)
@@ -195,4 +196,5 @@ def op_with_heads(
         constants=constants,
         reads_before=reads_before,
         diagonal=diagonal,
+        factored=factored,
     )

@@ -132,6 +132,7 @@ class Op:
     group_shape: Callable[[Mapping[str, int]], tuple[int, int, int]]  # sizes -> G, K, L
     reads_before: bool = False  # outputs read the state before its update
     diagonal: bool = True  # whether the transition has no rank-one part
+    factored: bool = False  # no lowered field has both keys and lanes
     constants: Callable[[Mapping[str, int]], dict[str, FloatArray]] = no_constants
 
 

@@ -162,4 +162,5 @@ SSD = Op(
     state_in=state_in,
     state_out=state_out,
     group_shape=group_shape,
+    factored=True,
 )
