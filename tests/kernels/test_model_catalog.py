@@ -167,6 +167,11 @@ def test_narrow_computation_takes_its_own_dtype_only() -> None:
         ),
         (("linear_scan", "hillis_steele", "plain"), {"state": "bf16"}, "no state"),
         (
+            ("gla", "chunk", "plain"),
+            {},
+            "gla is computed with algorithm sequential and variant plain; got 'chunk'",
+        ),
+        (
             ("linear_scan", "chunk", "plain"),
             {"state": "bf16", "state_every": 3},
             "every 64 steps; got 3",
