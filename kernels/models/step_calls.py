@@ -17,7 +17,6 @@ from scancheck.kernels.models.linear_attention import (
 from scancheck.kernels.models.rwkv6 import RWKV6
 from scancheck.kernels.models.rwkv7 import RWKV7
 from scancheck.kernels.models.ssd import SSD, SSD_OF_SOFTPLUS
-from scancheck.kernels.models.step_family import Family
 
 FAMILIES = {
     "linear_attention": LINEAR_ATTENTION,
@@ -44,7 +43,7 @@ def step_call(
     `resolved` gives the arithmetic and the algorithm for a storage format.
     """
     off, (switch, on) = FAMILIES[op], SWITCHED.get(op, (None, FAMILIES[op]))
-    signature = _signature(off, switch)
+    signature = signature_of(op)
 
     def call(**arguments: Any) -> Any:
         from scancheck.kernels.models.step_autograd import run_steps
@@ -59,8 +58,9 @@ def step_call(
     return call
 
 
-def _signature(family: Family, switch: str | None) -> Signature:
-    """Keyword-only: the tensors in the family's order, then its switch."""
+def signature_of(op: str) -> Signature:
+    """Keyword-only: the tensors of `op` in its family's order, then its switch."""
+    family = FAMILIES[op]
     parameters = [
         Parameter(
             name,
@@ -69,6 +69,7 @@ def _signature(family: Family, switch: str | None) -> Signature:
         )
         for name in family.names
     ]
-    if switch:
+    if op in SWITCHED:
+        switch, _ = SWITCHED[op]
         parameters.append(Parameter(switch, Parameter.KEYWORD_ONLY, default=False))
     return Signature(parameters)
