@@ -7,11 +7,10 @@ tokens it is off by at most T (2 K + 10) roundings, and the truth's own in fp64.
 
 import pytest
 import torch
+from step_references import Tensors, reference
 
 from scancheck.kernel import Kernel
 from scancheck.kernels.faulty.step_catalog import step_controls, step_faulty
-
-from .step_references import Tensors, reference
 
 # Module -> sizes and the gate such that its hazard is absent; it stands out otherwise.
 HARMLESS: dict[str, dict[str, float]] = {

@@ -6,13 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from step_references import Pair, Tensors, reference
 
 from scancheck.formats import FORMATS
 from scancheck.kernel import Kernel
 from scancheck.kernels.models.catalog import model
 from scancheck.kernels.models.step_calls import FAMILIES
-
-from .step_references import Pair, Tensors, reference
 
 OPS = tuple(FAMILIES)
 GROUPED = tuple(op for op in OPS if op not in ("gla", "rwkv6", "rwkv7"))
