@@ -74,6 +74,7 @@ def models() -> tuple[Kernel, ...]:
         ]
         for variant, orders in LOG_FORMS.items():
             kernels += [model(op, algorithm, variant) for algorithm in orders]
+    kernels += [model(op, "sequential", "plain") for op in FAMILIES]
     return tuple(kernels)
 
 
