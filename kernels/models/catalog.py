@@ -10,11 +10,13 @@ from scancheck.formats import FORMATS, Format, format_named
 from scancheck.kernel import Kernel
 from scancheck.kernels.models.algorithm import Algorithm
 from scancheck.kernels.models.arithmetic import HAS_EXTENDED_PRECISION, Arithmetic
+from scancheck.kernels.models.step_calls import FAMILIES, step_call
 
 if TYPE_CHECKING:
     import torch
 
-OPS = ("linear_scan", "selective_scan")
+SCANS = ("linear_scan", "selective_scan")
+OPS = (*SCANS, *FAMILIES)
 LAYOUTS = {"linear_scan": (), "selective_scan": ("keys=grouped", "keys=constant")}
 # Of each algorithm: how it is cut, the order inside a piece, the order between pieces.
 ALGORITHMS = {
@@ -52,7 +54,7 @@ evaluation's error, at most 0.005 u, in a format of at least fp16's precision.""
 def models() -> tuple[Kernel, ...]:
     """Every model that is registered by name; `model` makes any other one."""
     kernels = []
-    for op in OPS:
+    for op in SCANS:
         for algorithm in ("sequential", "hillis_steele", "chunk", "chunk_tree"):
             for variant in COMPENSATIONS:
                 kernels.append(model(op, algorithm, variant))
@@ -72,6 +74,7 @@ def models() -> tuple[Kernel, ...]:
         ]
         for variant, orders in LOG_FORMS.items():
             kernels += [model(op, algorithm, variant) for algorithm in orders]
+    kernels += [model(op, "sequential", "plain") for op in FAMILIES]
     return tuple(kernels)
 
 
@@ -124,7 +127,7 @@ def model(
         dtypes=_dtypes(compute),
         chunk=contract.structure.chunk,
         gradients=True,
-        layouts=LAYOUTS[op],
+        layouts=LAYOUTS.get(op, ()),
         edge_sizes=True,
         devices=("cpu",),
     )
@@ -161,6 +164,11 @@ def _check(
         raise CaseInvalid(
             f"model: {variant} is computed with algorithm {' or '.join(orders)}; "
             f"got {algorithm!r}"
+        )
+    if op in FAMILIES and (algorithm, variant) != ("sequential", "plain"):
+        raise CaseInvalid(
+            f"model: {op} is computed with algorithm sequential and variant plain; "
+            f"got {algorithm!r} and {variant!r}"
         )
     carries = _is_chunked(algorithm) or algorithm == "sequential"
     if state is not None and (not carries or variant == "log_full"):
@@ -245,6 +253,8 @@ def _call(
     op: str, variant: str, resolved: Callable[[str], tuple[Arithmetic, Algorithm]]
 ) -> Callable[..., Any]:
     """The callable, whose signature lists what the model takes."""
+    if op in FAMILIES:
+        return step_call(op, resolved)
     if op == "selective_scan":
         return _selective_scan(resolved)
     if variant in LOG_FORMS:

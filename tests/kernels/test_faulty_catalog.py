@@ -10,6 +10,12 @@ import pytest
 
 from scancheck.kernel import Kernel
 from scancheck.kernels.faulty import catalog, chunked_torch
+from scancheck.kernels.faulty.step_catalog import (
+    STEP_BUGS,
+    step_controls,
+    step_faulty,
+)
+from scancheck.kernels.models.step_calls import FAMILIES
 from scancheck.ops.linear_scan import LINEAR_SCAN
 from scancheck.ops.selective_scan import SELECTIVE_SCAN
 
@@ -26,9 +32,11 @@ def test_every_bug_has_its_file() -> None:
         for path in folder.glob("*.py")
         if (ast.get_docstring(ast.parse(path.read_text())) or "").startswith("Planted")
     }
-    assert planted == {bug.module for bug in catalog.BUGS}
+    assert planted == {bug.module for bug in (*catalog.BUGS, *STEP_BUGS)}
     assert {
-        kernel.name.rpartition(".")[2] for kernel in KERNELS if kernel.hazard
+        kernel.name.rpartition(".")[2]
+        for kernel in (*KERNELS, *step_faulty())
+        if kernel.hazard
     } == planted
 
 
@@ -55,12 +63,27 @@ def test_signature_names_the_parameters_of_the_op(kernel: Kernel) -> None:
     assert set(inspect.signature(kernel.call).parameters) == known - {"g"}
 
 
+def test_bugs_of_ops_with_heads_say_what_they_are() -> None:
+    """They have a name, hazard and symptom too, and the signature of their op."""
+    kernels = (*step_faulty(), *step_controls())
+    assert len({kernel.name for kernel in kernels}) == len(kernels)
+    assert len({bug.hazard for bug in STEP_BUGS}) == len(STEP_BUGS)
+    for kernel in step_faulty():
+        assert kernel.symptom
+        assert kernel.hazard is not None
+        assert kernel.hazard.endswith(".")
+    for kernel in kernels:
+        names = FAMILIES[kernel.op].names
+        assert tuple(inspect.signature(kernel.call).parameters) == names
+
+
 def test_catalogue_loads_no_torch() -> None:
     """Listing the planted bugs imports no torch."""
     program = (
         "import sys\n"
         "from scancheck.kernels.faulty.catalog import controls, faulty\n"
-        "assert faulty() and controls()\n"
+        "from scancheck.kernels.faulty.step_catalog import step_faulty\n"
+        "assert faulty() and controls() and step_faulty()\n"
         "assert 'torch' not in sys.modules\n"
     )
     run = subprocess.run(

@@ -12,14 +12,13 @@ from scancheck.kernel import Kernel
 from scancheck.kernels.models.catalog import (
     ALGORITHMS,
     LOG_FORMS,
+    SCANS,
     VARIANTS,
     model,
     models,
 )
-from scancheck.ops.linear_scan import LINEAR_SCAN
-from scancheck.ops.selective_scan import SELECTIVE_SCAN
-
-OPS = {op.name: op for op in (LINEAR_SCAN, SELECTIVE_SCAN)}
+from scancheck.kernels.models.step_calls import FAMILIES
+from scancheck.ops import OPS
 
 
 def name_of(kernel: Kernel) -> str:
@@ -34,7 +33,7 @@ def test_names_are_unique() -> None:
     assert all(k.name.startswith(f"model.{k.op}.") for k in models())
 
 
-@pytest.mark.parametrize("op", list(OPS))
+@pytest.mark.parametrize("op", SCANS)
 def test_every_combination_is_registered(op: str) -> None:
     """Each algorithm comes plain, with kahan and with full compensation."""
     names = {kernel.name for kernel in models()}
@@ -56,6 +55,23 @@ def test_every_combination_is_registered(op: str) -> None:
         assert f"model.{op}.{shape}.log_full" in names
     for shape in ("sequential", "hillis_steele", "chunk64"):
         assert f"model.{op}.{shape}.plain.compute_storage" in names
+
+
+@pytest.mark.parametrize("op", FAMILIES)
+def test_every_op_in_step_form_is_registered(op: str) -> None:
+    """Each has its sequential model, with required and optional inputs as the op has.
+
+    It takes the initial state in the op's layout under the op's name.
+    """
+    (kernel,) = (kernel for kernel in models() if kernel.op == op)
+    assert kernel.name == f"model.{op}.sequential.plain"
+    assert {"fp16", "bf16", "fp32"} <= set(kernel.dtypes)
+    parameters = inspect.signature(kernel.call).parameters
+    for spec in OPS[op].inputs:
+        assert (parameters[spec.name].default is None) == (not spec.required)
+        by_time = spec.axes[:2] == ("B", "T")
+        assert by_time == (spec.name in FAMILIES[op].sequences)
+    assert FAMILIES[op].state == OPS[op].state
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -166,6 +182,11 @@ def test_narrow_computation_takes_its_own_dtype_only() -> None:
             "sequential with log_full carries no state",
         ),
         (("linear_scan", "hillis_steele", "plain"), {"state": "bf16"}, "no state"),
+        (
+            ("gla", "chunk", "plain"),
+            {},
+            "gla is computed with algorithm sequential and variant plain; got 'chunk'",
+        ),
         (
             ("linear_scan", "chunk", "plain"),
             {"state": "bf16", "state_every": 3},

@@ -1,0 +1,154 @@
+"""Ops in step form as differentiable torch functions.
+
+The forward pass keeps the read-out but no state; the backward pass computes the states
+again, to the same bits.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch.autograd.function import once_differentiable
+
+from scancheck.kernels.models.algorithm import Algorithm
+from scancheck.kernels.models.arithmetic import Arithmetic, Array
+from scancheck.kernels.models.step_adjoint import adjoint
+from scancheck.kernels.models.step_family import Family, Inputs
+from scancheck.kernels.models.step_form import Steps, outputs
+from scancheck.kernels.models.tensors import (
+    format_of,
+    state_format,
+    to_array,
+    to_tensor,
+)
+
+Resolve = Callable[[str], tuple[Arithmetic, Algorithm]]
+
+
+def run_steps(
+    resolve: Resolve, family: Family, tensors: tuple[torch.Tensor | None, ...]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The sequence output in the dtype of the first input, and the final state.
+
+    `resolve` gives the arithmetic and the algorithm for a storage format; `tensors` are
+    in the order of `family.names`, None where an optional one is absent.
+    """
+    run: Any = _StepForm.apply
+    sequence, final_state = run(resolve, family, *tensors)
+    return sequence, final_state
+
+
+class _StepForm(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, resolve: Resolve, family: Family, *tensors: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        ctx.resolve, ctx.family = resolve, family
+        ctx.save_for_backward(*tensors)
+        given = _given(family, tensors)
+        storage = format_of(given[family.names[0]])
+        arithmetic, algorithm = resolve(storage.name)
+        with np.errstate(all="ignore"):
+            lowered = _lowered(arithmetic, family, given)
+            ctx.o, final = outputs(
+                arithmetic, algorithm, lowered.steps, lowered.initial
+            )
+            y = family.epilogue(arithmetic, lowered.inputs, ctx.o)
+            return (
+                to_tensor(storage, y.swapaxes(0, 1)),
+                to_tensor(state_format(storage), _state_layout(family, final)),
+            )
+
+    @staticmethod
+    @once_differentiable
+    def backward(
+        ctx: Any, ybar: torch.Tensor, final_bar: torch.Tensor
+    ) -> tuple[torch.Tensor | None, ...]:
+        family = ctx.family
+        given = _given(family, ctx.saved_tensors)
+        arithmetic, algorithm = ctx.resolve(format_of(given[family.names[0]]).name)
+        with np.errstate(all="ignore"):
+            lowered = _lowered(arithmetic, family, given)
+            obar, gradients = family.epilogue_pullback(
+                arithmetic, lowered.inputs, ctx.o, _by_time(arithmetic, ybar)
+            )
+            bars, initial_bar = adjoint(
+                arithmetic,
+                algorithm,
+                lowered.steps,
+                lowered.initial,
+                obar,
+                _state_layout(family, arithmetic.lift(to_array(final_bar))),
+            )
+            of_steps = family.lower_pullback(
+                arithmetic, lowered.inputs, lowered.steps, bars
+            )
+            for name, x in of_steps.items():
+                known = gradients.get(name)
+                gradients[name] = x if known is None else arithmetic.add(x, known)
+            gradients[family.state] = _state_layout(family, initial_bar)
+            return None, None, *_gradient_tensors(family, given, gradients)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Lowered:
+    """A call's inputs as the steps of the recurrence."""
+
+    inputs: Inputs
+    steps: Steps
+    initial: Array  # [B, heads, K, L]
+
+
+def _given(
+    family: Family, tensors: tuple[torch.Tensor | None, ...]
+) -> dict[str, torch.Tensor]:
+    """The inputs by name, without the absent ones."""
+    named = zip(family.names, tensors, strict=True)
+    return {name: tensor for name, tensor in named if tensor is not None}
+
+
+def _lowered(
+    arithmetic: Arithmetic, family: Family, given: dict[str, torch.Tensor]
+) -> _Lowered:
+    inputs = {
+        name: _by_time(arithmetic, x)
+        if name in family.sequences
+        else arithmetic.lift(to_array(x))
+        for name, x in given.items()
+    }
+    steps = family.lower(arithmetic, inputs)
+    if family.state in inputs:
+        initial = _state_layout(family, inputs[family.state])
+    else:
+        _, *lead, keys = steps.keys.shape
+        shape = (*lead, keys, steps.values.shape[-1])
+        initial = np.zeros(shape, arithmetic.dtype)
+    return _Lowered(inputs=inputs, steps=steps, initial=initial)
+
+
+def _by_time(arithmetic: Arithmetic, tensor: torch.Tensor) -> Array:
+    """[B, T, ...] as [T, B, ...]."""
+    return np.ascontiguousarray(arithmetic.lift(to_array(tensor)).swapaxes(0, 1))
+
+
+def _state_layout(family: Family, state: Array) -> Array:
+    """A state from the op's layout to [B, heads, K, L], or back."""
+    return state.swapaxes(-1, -2) if family.value_major else state
+
+
+def _gradient_tensors(
+    family: Family, given: dict[str, torch.Tensor], gradients: dict[str, Array]
+) -> list[torch.Tensor | None]:
+    """The gradients in the layout and dtype of the inputs, in the order of names."""
+    tensors: list[torch.Tensor | None] = []
+    for name in family.names:
+        if name not in given:
+            tensors.append(None)
+            continue
+        x = gradients[name]
+        if name in family.sequences:
+            x = x.swapaxes(0, 1)
+        tensors.append(to_tensor(format_of(given[name]), x))
+    return tensors

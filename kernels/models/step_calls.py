@@ -1,0 +1,75 @@
+"""The ops in step form by name, and each as a callable with the op's signature."""
+
+from collections.abc import Callable
+from inspect import Parameter, Signature
+from typing import Any
+
+from scancheck.kernels.models.algorithm import Algorithm
+from scancheck.kernels.models.arithmetic import Arithmetic
+from scancheck.kernels.models.delta_rule import DELTA_RULE, GATED_DELTA_RULE, KDA
+from scancheck.kernels.models.gla import GLA
+from scancheck.kernels.models.linear_attention import (
+    LIGHTNING_ATTENTION,
+    LINEAR_ATTENTION,
+    RETENTION,
+    SIMPLE_GLA,
+)
+from scancheck.kernels.models.rwkv6 import RWKV6
+from scancheck.kernels.models.rwkv7 import RWKV7
+from scancheck.kernels.models.ssd import SSD, SSD_OF_SOFTPLUS
+
+FAMILIES = {
+    "linear_attention": LINEAR_ATTENTION,
+    "simple_gla": SIMPLE_GLA,
+    "retention": RETENTION,
+    "lightning_attention": LIGHTNING_ATTENTION,
+    "gla": GLA,
+    "rwkv6": RWKV6,
+    "ssd": SSD,
+    "delta_rule": DELTA_RULE,
+    "gated_delta_rule": GATED_DELTA_RULE,
+    "kda": KDA,
+    "rwkv7": RWKV7,
+}
+# Of an op with a switch: its name, and the family where it is on.
+SWITCHED = {"ssd": ("dt_softplus", SSD_OF_SOFTPLUS)}
+
+
+def step_call(
+    op: str, resolved: Callable[[str], tuple[Arithmetic, Algorithm]]
+) -> Callable[..., Any]:
+    """The model of `op`, whose signature lists the op's tensors and switches.
+
+    `resolved` gives the arithmetic and the algorithm for a storage format.
+    """
+    off, (switch, on) = FAMILIES[op], SWITCHED.get(op, (None, FAMILIES[op]))
+    signature = signature_of(op)
+
+    def call(**arguments: Any) -> Any:
+        from scancheck.kernels.models.step_autograd import run_steps
+
+        bound = signature.bind(**arguments)
+        bound.apply_defaults()
+        family = on if switch and bound.arguments.pop(switch) else off
+        return run_steps(resolved, family, tuple(bound.arguments.values()))
+
+    call.__name__ = call.__qualname__ = op
+    call.__signature__ = signature  # type: ignore[attr-defined]
+    return call
+
+
+def signature_of(op: str) -> Signature:
+    """Keyword-only: the tensors of `op` in its family's order, then its switch."""
+    family = FAMILIES[op]
+    parameters = [
+        Parameter(
+            name,
+            Parameter.KEYWORD_ONLY,
+            default=None if name in family.optional else Parameter.empty,
+        )
+        for name in family.names
+    ]
+    if op in SWITCHED:
+        switch, _ = SWITCHED[op]
+        parameters.append(Parameter(switch, Parameter.KEYWORD_ONLY, default=False))
+    return Signature(parameters)

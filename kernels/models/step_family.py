@@ -1,0 +1,107 @@
+"""What an op in step form has to say about itself: its tensors as steps, and back."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from scancheck.kernels.models.arithmetic import Arithmetic, Array
+from scancheck.kernels.models.reduction import ascending_sum
+from scancheck.kernels.models.step_form import Steps
+
+Inputs = dict[str, Array]  # by name, absent ones left out; sequences [T, B, ...]
+Gradients = dict[str, Array]  # by name, in the layout of Inputs
+
+
+def read_alone(arithmetic: Arithmetic, inputs: Inputs, o: Array) -> Array:
+    """The read-out as it is, for ops without an epilogue."""
+    return o
+
+
+def read_alone_pullback(
+    arithmetic: Arithmetic, inputs: Inputs, o: Array, ybar: Array
+) -> tuple[Array, Gradients]:
+    """obar, and no gradients."""
+    return ybar, {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """An op on the step form, in model arithmetic.
+
+    `epilogue(arithmetic, inputs, o)` gives the sequence output [T, B, ...] from
+    o [T, ..., L]; `epilogue_pullback(arithmetic, inputs, o, ybar)` gives obar and
+    gradients, to which those of `lower_pullback(arithmetic, inputs, steps, bars)` add.
+    """
+
+    names: tuple[str, ...]  # inputs; the first has the storage format
+    optional: tuple[str, ...]  # of them
+    sequences: frozenset[str]  # of them, those with axes [B, T, ...]
+    lower: Callable[[Arithmetic, Inputs], Steps]
+    lower_pullback: Callable[[Arithmetic, Inputs, Steps, Steps], Gradients]
+    epilogue: Callable[[Arithmetic, Inputs, Array], Array] = read_alone
+    epilogue_pullback: Callable[
+        [Arithmetic, Inputs, Array, Array], tuple[Array, Gradients]
+    ] = read_alone_pullback
+    state: str = "initial_state"  # the input that is the initial state
+    value_major: bool = False  # states are [..., V, K] in the op's layout
+
+
+def scale_of(arithmetic: Arithmetic, width: int) -> Array:
+    """width**-0.5, rounded into the format as a kernel's argument is."""
+    return arithmetic.rounded(np.asarray(width**-0.5))
+
+
+def spread(x: Array, heads: int) -> Array:
+    """[T, B, H, K] -> [T, B, heads, K]: head j is that of group j // (heads / H)."""
+    return np.repeat(x, heads // x.shape[2], axis=2)
+
+
+def gathered(arithmetic: Arithmetic, xbar: Array, groups: int) -> Array:
+    """The cotangents of `spread`'s output summed over each group's heads, ascending."""
+    steps, batch, heads, keys = xbar.shape
+    xbar = xbar.reshape(steps, batch, groups, heads // groups, keys)
+    return ascending_sum(arithmetic, xbar, 3)
+
+
+def scaled_reads(arithmetic: Arithmetic, q: Array) -> Array:
+    """K**-0.5 q."""
+    return arithmetic.mul(scale_of(arithmetic, q.shape[-1]), q)
+
+
+def attention_steps(
+    arithmetic: Arithmetic,
+    inputs: Inputs,
+    *,
+    decay: Array | None = None,
+    value_decay: Array | None = None,
+    beta: Array | None = None,
+) -> Steps:
+    """Steps from q, k [T, B, H, K] and v [T, B, HV, V]; q is scaled before it reads."""
+    heads = inputs["v"].shape[2]
+    return Steps(
+        keys=spread(inputs["k"], heads),
+        values=inputs["v"],
+        reads=spread(scaled_reads(arithmetic, inputs["q"]), heads),
+        decay=decay,
+        value_decay=value_decay,
+        beta=beta,
+    )
+
+
+def attention_pullback(
+    arithmetic: Arithmetic, inputs: Inputs, bars: Steps
+) -> Gradients:
+    """The gradients of q, k and v."""
+    groups = inputs["q"].shape[2]
+    return {
+        "q": scaled_reads(arithmetic, gathered(arithmetic, bars.reads, groups)),
+        "k": gathered(arithmetic, bars.keys, groups),
+        "v": bars.values,
+    }
+
+
+def gate_bar(arithmetic: Arithmetic, decay: Array | None, bar: Array | None) -> Array:
+    """The cotangent of log w, formed directly: w times that of w."""
+    assert decay is not None and bar is not None
+    return arithmetic.mul(decay, bar)
