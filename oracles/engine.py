@@ -43,7 +43,7 @@ class Tile(NamedTuple):
     """A tile of time in normal form."""
 
     start: int  # index of its first step
-    inputs: dict[str, Any]  # its part of the op's inputs, and the switches
+    inputs: dict[str, Any]  # its part of the op's inputs, switches and constants
     lowered: Lowered
     carry: Any  # what the lowering of the tile before handed on
     carry_after: Any
@@ -246,6 +246,8 @@ class _Run:
         self.inputs = {n: system.constant(v) for n, v in tensors.items()}
         groups, keys, lanes = op.group_shape(self.sizes)
         self.state_shape = (groups, keys, lanes)
+        constants = op.constants(self.sizes).items()
+        self.constants = {n: system.constant(v) for n, v in constants}
         self.step = max(1, groups * keys * lanes)
         self.tile = max(1, min(self.total, stretch * TILE_ENTRIES // self.step))
         # The one tile with its readout and states, where nothing is run twice.
@@ -257,8 +259,8 @@ class _Run:
         return list(pairwise(edges))
 
     def slice(self, values: Mapping[str, Any], start: int, stop: int) -> dict[str, Any]:
-        """The tile of the inputs; constant inputs whole; switches beside them."""
-        tile: dict[str, Any] = dict(self.switches)
+        """The tile of the inputs; those without time whole; beside them the rest."""
+        tile: dict[str, Any] = self.switches | self.constants
         for name, value in values.items():
             axis = self.time_axis.get(name)
             index = (slice(None),) * (axis or 0) + (slice(start, stop),)

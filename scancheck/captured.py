@@ -19,8 +19,9 @@ import numpy as np
 from scancheck.case import Case
 from scancheck.errors import CaseInvalid, RecordUnreadable
 from scancheck.formats import FORMATS, FloatArray, IntArray, round_array
-from scancheck.ops import OPS, op_named
+from scancheck.ops import op_named
 from scancheck.ops.normal_form import Op, TensorSpec, spec_of
+from scancheck.recipes.catalog import check_has_recipes, ops_with_recipes
 from scancheck.recipes.inputs import Inputs, case_sizes, tensor_format
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ def read_captured(path: str, op: str | None = None) -> Captured:
     """
     tensors, about = _read(Path(path))
     known = op_named(op or str(about.get("op") or _op_of(path, tensors)))
+    check_has_recipes(known.name)
     tensors, switches = _split(path, known, tensors, about)
     _check_names(path, known, tensors)
     tensors = {s.name: tensors[s.name] for s in known.inputs if s.name in tensors}
@@ -133,13 +135,14 @@ def _read_npz(path: Path) -> "dict[str, Tensor]":
 
 def _op_of(path: str, tensors: "Mapping[str, Tensor]") -> str:
     """The op whose required inputs the file has."""
-    for name, op in OPS.items():
+    known = {name: op_named(name) for name in ops_with_recipes()}
+    for name, op in known.items():
         required = {spec.name for spec in op.inputs if spec.required}
         if required <= set(tensors) and (
             not op.forms or any(form <= set(tensors) for form in op.forms)
         ):
             return name
-    expected = "; ".join(f"{name}: {_input_names(op)}" for name, op in OPS.items())
+    expected = "; ".join(f"{name}: {_input_names(op)}" for name, op in known.items())
     raise CaseInvalid(
         f"--inputs {path}: expected the inputs of an op ({expected}); "
         f"got {', '.join(sorted(tensors)) or 'no tensors'}"

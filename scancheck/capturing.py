@@ -14,6 +14,7 @@ from scancheck.captured import METADATA
 from scancheck.errors import CaseInvalid
 from scancheck.ops import op_named
 from scancheck.ops.normal_form import Op
+from scancheck.recipes.catalog import check_has_recipes
 
 
 @contextmanager
@@ -36,6 +37,7 @@ def capture(
     Raises CaseInvalid for a wrong argument, and where there was no such call.
     """
     known = op_named(op)
+    check_has_recipes(op)
     target = Path(path)
     original = getattr(owner, name, None)
     if not callable(original):

@@ -15,7 +15,7 @@ from scancheck.kernel import Kernel
 from scancheck.kernels.cuda.catalog import kernels as cuda
 from scancheck.kernels.faulty.catalog import controls, faulty
 from scancheck.kernels.models.catalog import models
-from scancheck.ops import OPS, op_named
+from scancheck.recipes.catalog import check_has_recipes, ops_with_recipes
 from scancheck.target import load, suggestion
 
 _FORMS = "a registered name, package.module:callable or path/file.py:callable"
@@ -35,7 +35,7 @@ def resolve_target(
     CaseInvalid with what to write instead, or KernelUnavailable with the reason.
     """
     if op is not None:
-        op_named(op)
+        check_has_recipes(op)
     found = _found(target, op)
     if op is not None and found.op != op:
         raise CaseInvalid(f"{found.name} is a kernel of {found.op}; got --op {op}")
@@ -88,7 +88,7 @@ def _from_callable(name: str, loaded: Any, op: str | None) -> Kernel:
     if op is None:
         raise CaseInvalid(
             f"target {name}: --op is needed for a callable that is not registered; "
-            f"expected one of {', '.join(OPS)}"
+            f"expected one of {', '.join(ops_with_recipes())}"
         )
     return Kernel(name=name, op=op, call=loaded)
 

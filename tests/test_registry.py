@@ -128,9 +128,12 @@ def test_file_target(tmp_path: Path) -> None:
         pytest.param(
             "json:dumps", None, "--op is needed for a callable", id="op-missing"
         ),
-        pytest.param("json:dumps", "gla", "op 'gla' is unknown", id="op-unknown"),
+        pytest.param("json:dumps", "rwkv8", "op 'rwkv8' is unknown", id="op-unknown"),
         pytest.param(
-            "mambapy.pscan", "gla", "op 'gla' is unknown", id="op-unknown-registered"
+            "mambapy.pscan",
+            "rwkv8",
+            "op 'rwkv8' is unknown",
+            id="op-unknown-registered",
         ),
         pytest.param(
             "json:__name__", "linear_scan", "expected a callable; got str", id="no-call"

@@ -88,7 +88,7 @@ class CardErrorSystem(ErrorSystem):
         self.card_path: Any = None
 
     def constant(self, values: Any) -> ErrorNumber:
-        """Stored inputs, exact."""
+        """Stored inputs, and an op's constants, which the compute format may round."""
         moved: ErrorNumber = _moved(exact_number(self.rules, cuda_card.on_cpu(values)))
         return moved
 

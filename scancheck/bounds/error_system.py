@@ -51,7 +51,7 @@ class ErrorSystem:
         return self.rules.structure.order == "any" and self.rules.comp == "none"
 
     def constant(self, values: FloatArray) -> ErrorNumber:
-        """Stored inputs, exact."""
+        """Stored inputs, and an op's constants, which the compute format may round."""
         return exact_number(self.rules, np.asarray(values, dtype=np.float64))
 
     def begin(self, state: ErrorNumber) -> FloatArray:

@@ -125,7 +125,7 @@ class MomentSystem:
         )
 
     def constant(self, values: FloatArray) -> MomentNumber:
-        """Stored inputs."""
+        """Stored inputs, and an op's constants, which the compute format may round."""
         return given_number(self.rules, np.asarray(values, dtype=np.float64))
 
     def begin(self, state: MomentNumber) -> FloatArray:

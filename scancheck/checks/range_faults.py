@@ -19,7 +19,7 @@ from scancheck.formats import FP32, format_named, round_array
 from scancheck.kernel import Kernel
 from scancheck.ops import op_named
 from scancheck.oracles.fp64 import Fp64System
-from scancheck.recipes.inputs import Inputs
+from scancheck.recipes.inputs import Inputs, case_sizes
 from scancheck.runner import execute
 
 Mask = NDArray[np.bool_]
@@ -87,9 +87,8 @@ def _softplus(report: CaseReport) -> Iterator[tuple[str, str, Mask]]:
 def _decays(report: CaseReport, chunk: int) -> Iterator[tuple[str, str, Mask]]:
     """Exponentials of sums of log decays with the wrong sign."""
     op, system = op_named(report.case.op), Fp64System()
-    tile: dict[str, Any] = {
-        n: system.constant(v) for n, v in report.inputs.tensors.items()
-    }
+    given = report.inputs.tensors | op.constants(case_sizes(report.case))
+    tile: dict[str, Any] = {n: system.constant(v) for n, v in given.items()}
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         lowered, _ = op.lower(tile | dict(report.inputs.switches), None)
         if lowered.log_w is not None:

@@ -16,6 +16,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, Self, runtime_checkable
 
+import numpy as np
+from numpy.typing import NDArray
+
 from scancheck.errors import CaseInvalid
 
 
@@ -43,6 +46,7 @@ class Number(Protocol):
     def reshape(self, *shape: int) -> Self: ...
 
 
+FloatArray = NDArray[np.float64]
 Tensors = Mapping[str, Any]  # name -> Number, in the op's own layout
 
 
@@ -93,6 +97,11 @@ def gate_cotangent(lowered: Lowered, cotangents: Cotangents) -> Any:
     return lowered.w * cotangents.w
 
 
+def no_constants(sizes: Mapping[str, int]) -> dict[str, FloatArray]:
+    """An op that needs no number beside its inputs."""
+    return {}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Op:
     """What is to be computed, with no word on precision.
@@ -101,7 +110,9 @@ class Op:
     `epilogue(tile, o)` gives the sequence output in the op's layout from
     o [G, T, L]; `epilogue_pullback(tile, o, ybar) -> (obar, gradients)` and
     `lower_pullback(tile, lowered, cotangents) -> gradients` go back. `state_in` and
-    `state_out` convert the op's state tensor to S [G, K, L] and back.
+    `state_out` convert the op's state tensor to S [G, K, L] and back. `constants` names
+    numbers that follow from the sizes, such as a scale, as fp64 holds them; they stand
+    beside the inputs in every tile and have no gradient.
     """
 
     name: str
@@ -119,6 +130,7 @@ class Op:
     state_in: Callable[[Any, Mapping[str, int]], Any]
     state_out: Callable[[Any, Mapping[str, int]], Any]
     group_shape: Callable[[Mapping[str, int]], tuple[int, int, int]]  # sizes -> G, K, L
+    constants: Callable[[Mapping[str, int]], dict[str, FloatArray]] = no_constants
 
 
 def spec_of(op: Op, name: str, rank: int | None = None) -> TensorSpec:

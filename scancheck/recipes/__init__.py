@@ -5,6 +5,8 @@ from scancheck.recipes.case_list import case_list
 from scancheck.recipes.catalog import (
     RECIPES,
     accepts_everything,
+    check_has_recipes,
+    ops_with_recipes,
     recipe_groups,
     recipes_for,
 )
@@ -20,7 +22,9 @@ __all__ = [
     "accepts_everything",
     "build",
     "case_list",
+    "check_has_recipes",
     "cotangents",
+    "ops_with_recipes",
     "recipe_groups",
     "recipes_for",
 ]

@@ -7,7 +7,7 @@ from scancheck.errors import CaseInvalid
 from scancheck.formats import FORMATS
 from scancheck.ops import op_named
 from scancheck.ops.normal_form import Op, spec_of
-from scancheck.recipes.catalog import RECIPES
+from scancheck.recipes.catalog import RECIPES, check_has_recipes
 from scancheck.recipes.chains import Plan, Tensors
 from scancheck.recipes.inputs import (
     Inputs,
@@ -88,6 +88,7 @@ def _rounded(case: Case, op: Op, tensors: Tensors) -> Tensors:
 
 def checked_options(case: Case) -> dict[str, Any]:
     """The case's options over the op's defaults; raises CaseInvalid on a bad one."""
+    check_has_recipes(case.op)
     defaults = rules_of(case.op).options
     for name, value in case.options:
         if name not in defaults:

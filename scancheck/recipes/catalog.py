@@ -1,7 +1,7 @@
 """The recipes by name: those of a group, of an op, and of a kernel's interface."""
 
 from scancheck.errors import CaseInvalid
-from scancheck.ops import op_named
+from scancheck.ops import OPS, op_named
 from scancheck.recipes.hazards import ONLY_FULL, QUICK
 from scancheck.recipes.op_rules import FORMS, KEY_LAYOUTS, ROUNDING_OPTIONS, rules_of
 from scancheck.recipes.recipe import GROUPS, Recipe
@@ -22,6 +22,21 @@ def profile_of(recipe: object) -> str | None:
 def recipes_for(op: str, form: str | None = None) -> tuple[Recipe, ...]:
     """The recipes that apply to an op, and to a form of it where it has several."""
     return tuple(r for r in RECIPES.values() if (op, form) in r.supports)
+
+
+def ops_with_recipes() -> tuple[str, ...]:
+    """The ops that can be judged: those that some recipe draws tensors for."""
+    drawn = {op for recipe in RECIPES.values() for op, _ in recipe.supports}
+    return tuple(op for op in OPS if op in drawn)
+
+
+def check_has_recipes(op: str) -> None:
+    """Raises CaseInvalid for an op that no recipe draws tensors for."""
+    known = ops_with_recipes()
+    if op_named(op).name not in known:
+        raise CaseInvalid(
+            f"op {op!r} has no recipes yet; expected one of {', '.join(known)}"
+        )
 
 
 def recipe_groups(
@@ -49,8 +64,9 @@ def recipes_taken(
 ) -> list[tuple[Recipe, str | None]]:
     """Each recipe in each form that a kernel with these inputs can be given.
 
-    Raises CaseInvalid when it takes none of the op's forms.
+    Raises CaseInvalid when it takes none of the op's forms, or the op has no recipes.
     """
+    check_has_recipes(op)
     forms: list[str | None] = [None]
     if op_named(op).forms:
         forms = [form for form in FORMS if form in accepts]

@@ -9,9 +9,9 @@ from rich.table import Table
 from scancheck.contract import CHOICES, CONTRACT_FORMATS, Contract, format_contract
 from scancheck.formats import FORMATS
 from scancheck.kernel import Kernel
-from scancheck.ops import OPS
+from scancheck.ops import op_named
 from scancheck.ops.normal_form import TensorSpec
-from scancheck.recipes.catalog import RECIPES
+from scancheck.recipes.catalog import RECIPES, ops_with_recipes
 
 _VALUES = {
     **{key: ", ".join(choices) for key, choices in CHOICES.items()},
@@ -94,7 +94,7 @@ def _traits(kernel: Kernel) -> tuple[str, str]:
 
 def _ops() -> Table:
     table = _table("ops", "name", "inputs", "switches", "outputs")
-    for op in OPS.values():
+    for op in map(op_named, ops_with_recipes()):
         table.add_row(
             op.name,
             " ".join(_tensor(spec) for spec in op.inputs),

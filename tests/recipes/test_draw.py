@@ -6,14 +6,13 @@ from hypothesis import strategies as st
 
 from scancheck.case import Case
 from scancheck.errors import CaseInvalid
-from scancheck.ops import OPS
-from scancheck.recipes import RECIPES, build
+from scancheck.recipes import RECIPES, build, ops_with_recipes
 from scancheck.recipes.draw import cases, steps
 
 QUIET = settings(max_examples=3000, deadline=None, database=None, derandomize=True)
 
 
-@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("op", ops_with_recipes())
 def test_every_recipe_can_be_drawn(op: str) -> None:
     """Each recipe of the op comes up in each form."""
     missing = {

@@ -1,0 +1,102 @@
+"""rwkv6: the state is read before the update, with a bonus for the token itself.
+
+    o_t = K^-1/2 (S_{t-1} + diag(u) k_t v_t^T)^T r_t
+    S_t = diag(exp w_t) S_{t-1} + k_t v_t^T
+
+Source: Peng et al., "Eagle and Finch" (2024), with the scale of flash-linear-attention.
+r, k, w: [B, T, H, K], w the natural log of the decay; v [B, T, H, V]; u [H, K];
+initial_state [B, H, K, V]; outputs o [B, T, H, V] and final_state [B, H, K, V].
+
+The bonus is (sum over K of K^-1/2 r u k) v: it is added to what is read.
+"""
+
+from typing import Any
+
+from scancheck.ops.heads import (
+    KEYS,
+    op_with_heads,
+    per_key,
+    per_key_pullback,
+    per_lane,
+    per_lane_back,
+    scale,
+)
+from scancheck.ops.normal_form import (
+    Cotangents,
+    Lowered,
+    Tensors,
+    TensorSpec,
+    gate_cotangent,
+)
+
+
+def lower(tile: Tensors, carry: Any) -> tuple[Lowered, Any]:
+    """w = exp(w), r = K^-1/2 r, read before the update."""
+    heads = tile["v"].shape[2]
+    log_w = per_key(tile["w"], heads)
+    lowered = Lowered(
+        w=log_w.exp(),
+        v=per_lane(tile["v"]),
+        k=per_key(tile["k"], heads),
+        r=per_key(tile["r"] * tile["scale"], heads),
+        log_w=log_w,
+        reads_before=True,
+    )
+    return lowered, carry
+
+
+def lower_pullback(
+    tile: Tensors, lowered: Lowered, cotangents: Cotangents
+) -> dict[str, Any]:
+    """dw is the cotangent of log w, summed over lanes; dr is scaled."""
+    gbar = gate_cotangent(lowered, cotangents).sum(3)
+    return {
+        "r": per_key_pullback(cotangents.r, tile["r"]) * tile["scale"],
+        "k": per_key_pullback(cotangents.k, tile["k"]),
+        "v": per_lane_back(cotangents.v, tile["v"].shape[2]),
+        "w": per_key_pullback(gbar, tile["w"]),
+    }
+
+
+def _read_and_kept(tile: Tensors) -> tuple[Any, Any]:
+    """K^-1/2 r and u k, both [B, T, H, K]: the bonus is their product over K."""
+    return tile["r"] * tile["scale"], tile["u"][None, None] * tile["k"]
+
+
+def epilogue(tile: Tensors, o: Any) -> Any:
+    """o + (sum over K of K^-1/2 r u k) v, [B, T, H, V]."""
+    read, kept = _read_and_kept(tile)
+    bonus = (read * kept).sum(3)[:, :, :, None]
+    return per_lane_back(o, tile["v"].shape[2]) + bonus * tile["v"]
+
+
+def epilogue_pullback(tile: Tensors, o: Any, ybar: Any) -> tuple[Any, dict[str, Any]]:
+    """With c the bonus, cbar = sum ybar v: what it adds to dr, dk, dv, and du."""
+    read, kept = _read_and_kept(tile)
+    bonus = (read * kept).sum(3)[:, :, :, None]
+    cbar = (ybar * tile["v"]).sum(3)[:, :, :, None]
+    read_bar = cbar * read
+    gradients = {
+        "r": cbar * kept * tile["scale"],
+        "u": (read_bar * tile["k"]).sum((0, 1)),
+        "k": read_bar * tile["u"][None, None],
+        "v": bonus * ybar,
+    }
+    return per_lane(ybar), gradients
+
+
+RWKV6 = op_with_heads(
+    "rwkv6",
+    (
+        TensorSpec(name="r", axes=KEYS),
+        TensorSpec(name="k", axes=KEYS),
+        TensorSpec(name="v", axes=("B", "T", "H", "V")),
+        TensorSpec(name="w", axes=KEYS),
+        TensorSpec(name="u", axes=("H", "K")),
+    ),
+    lower=lower,
+    lower_pullback=lower_pullback,
+    constants=scale,
+    epilogue=epilogue,
+    epilogue_pullback=epilogue_pullback,
+)
