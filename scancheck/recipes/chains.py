@@ -67,8 +67,8 @@ class Chains:
 
     linear_scan's form a takes 2**-rate instead (linear between integers), form g
     exactly -rate; selective_scan and ssd have a step size near step and A = -speed.
-    Gates of a head are those of one of its channels, over all states where the op has a
-    gate per key, else of the first. A negative speed makes a state grow.
+    Gates of head j are those of channel j, over all states where the op has a gate per
+    key, else of the first. A negative speed makes a state grow.
     """
 
     step: FloatArray  # [B, T, D], positive

@@ -8,7 +8,6 @@ import numpy as np
 
 from scancheck.formats import FloatArray, IntArray
 from scancheck.recipes.chains import Chains, Plan, Tensors, draws
-from scancheck.recipes.heads import channel_of_heads
 from scancheck.recipes.op_rules import lowered, rules_of
 from scancheck.recipes.pairs import pair_tokens
 from scancheck.recipes.streams import integers, signs
@@ -80,7 +79,7 @@ def _erasing(plan: Plan) -> Chains:
     resets = integers(draws(plan, "reset"), 0, 15, plan.sequence) == 0
     beta = integers(draws(plan, "beta"), 0, 1, (plan.batch, plan.steps, plan.heads))
     if plan.op == "rwkv7":
-        beta[resets[:, :, channel_of_heads(plan)]] = 0
+        beta[resets[:, :, : plan.heads]] = 0
     return Chains(
         step=np.where(resets, RESETTING, 0.0),
         speed=integers(draws(plan, "speed"), 0, 1, plan.speeds).astype(np.float64),

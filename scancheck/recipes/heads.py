@@ -1,13 +1,15 @@
 """Chains as the tensors of the ops with heads: attention, SSD, delta rule, RWKV.
 
 A head's V channels share its keys and gates; definitions are those of scancheck.ops.
+Gates of head j are those of channel j: recipes give neighbouring channels different
+hazards, and the first channels of all heads would mostly have one kind.
 Keys are about 1 / sqrt(K) in size, so that |k| |v| is about the drive, and readouts
 about 1: an output scaled by K**-0.5 has the size of the state.
 """
 
 import numpy as np
 
-from scancheck.formats import FloatArray, IntArray
+from scancheck.formats import FloatArray
 from scancheck.recipes.chains import (
     RESET_RATE,
     Chains,
@@ -59,15 +61,14 @@ def rwkv6_tensors(plan: Plan, chains: Chains) -> Tensors:
 
 def ssd_tensors(plan: Plan, chains: Chains) -> Tensors:
     """Step sizes and A per head, made as those of selective_scan per channel."""
-    channel = channel_of_heads(plan)
-    step = chains.step[:, :, channel]
-    bias = step_bias(plan, chains)[channel]
+    step = chains.step[:, :, : plan.heads]
+    bias = step_bias(plan, chains)[: plan.heads]
     argument = inverse_softplus(step) if plan.softplus else step
     values = _values(plan, chains.drive)
     return {
         "x": values / np.maximum(step, 0.25)[..., None],
         "dt": argument - bias,
-        "A": -chains.speed[channel, 0],
+        "A": -chains.speed[: plan.heads, 0],
         "B": additive_keys(plan, chains),
         "C": _reads(plan, chains),
         "D": bell(draws(plan, "D"), (plan.heads,)),
@@ -119,27 +120,15 @@ def rwkv7_tensors(plan: Plan, chains: Chains) -> Tensors:
     }
 
 
-def channel_of_heads(plan: Plan) -> IntArray:
-    """The channel whose gates a head takes: the next one in each head.
-
-    Recipes give neighbouring channels different hazards; the first of every head would
-    mostly be of one kind.
-    """
-    head = np.arange(plan.heads)
-    return head * plan.width + head % plan.width
-
-
 def head_rates(plan: Plan, chains: Chains) -> FloatArray:
     """Rates of a gate per head, [B, T, HV]."""
-    channel = channel_of_heads(plan)
-    rate = chains.step[:, :, channel] * chains.speed[channel, 0]
+    rate = chains.step[:, :, : plan.heads] * chains.speed[: plan.heads, 0]
     return np.minimum(rate, RESET_RATE)
 
 
 def key_rates(plan: Plan, chains: Chains) -> FloatArray:
     """Rates of a gate per key, [B, T, HV, K]."""
-    channel = channel_of_heads(plan)
-    rate = chains.step[:, :, channel, None] * chains.speed[channel]
+    rate = chains.step[:, :, : plan.heads, None] * chains.speed[: plan.heads]
     return np.minimum(rate, RESET_RATE)
 
 

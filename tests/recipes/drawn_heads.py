@@ -82,7 +82,7 @@ def states_and_outputs(op: str, inputs: Inputs) -> tuple[FloatArray, FloatArray]
         """[B, T, H, K] with a copy for each value head."""
         return np.repeat(made[name], heads // made[name].shape[2], axis=2)
 
-    written, read = (("B", "C") if op == "ssd" else ("k", "r"))
+    written, read = ("B", "C") if op == "ssd" else ("k", "r")
     keys = of_heads(written)
     reads = of_heads(read if read in made else "q")
     state = made[op_named(op).state]
