@@ -8,7 +8,7 @@ from power_rows import Row
 from power_rules import LABELS
 
 from scancheck.recipes.catalog import RECIPES
-from scancheck.recipes.hazards import GROUPS
+from scancheck.recipes.recipe import GROUPS
 
 ORDINARY = "gaussian_slow"  # normal data, decays over many tokens
 

@@ -10,8 +10,8 @@ from scancheck.recipes.catalog import (
     recipe_groups,
     recipes_for,
 )
-from scancheck.recipes.hazards import GROUPS, Recipe
 from scancheck.recipes.inputs import COTANGENT_KINDS, Inputs, cotangents
+from scancheck.recipes.recipe import GROUPS, Recipe
 
 __all__ = [
     "COTANGENT_KINDS",

@@ -9,30 +9,21 @@ from scancheck.ops import op_named
 from scancheck.ops.normal_form import Op, spec_of
 from scancheck.recipes.catalog import RECIPES, check_has_recipes
 from scancheck.recipes.chains import Plan, Tensors
-from scancheck.recipes.hazards import Recipe
 from scancheck.recipes.inputs import (
-    DEFAULT_CHUNK,
     Inputs,
     case_sizes,
     representable,
     tensor_format,
 )
+from scancheck.recipes.op_rules import (
+    CHOICES,
+    ROUNDING_OPTIONS,
+    channels_of,
+    rules_of,
+)
+from scancheck.recipes.recipe import Recipe
 from scancheck.recipes.regimes import REGIMES
 
-KEY_LAYOUTS = ("time", "grouped", "constant")
-OPTION_DEFAULTS: dict[str, dict[str, Any]] = {
-    "linear_scan": {"form": "a", "initial_state": False, "chunk": DEFAULT_CHUNK},
-    "selective_scan": {
-        "initial_state": False,
-        "D": True,
-        "z": True,
-        "delta_bias": True,
-        "delta_softplus": True,
-        "keys": "time",
-        "chunk": DEFAULT_CHUNK,
-    },
-}
-CHOICES = {"form": ("a", "g"), "keys": KEY_LAYOUTS}
 MAY_BE_ZERO = ("B", "T", "L")
 
 
@@ -53,20 +44,22 @@ def build(case: Case) -> Inputs:
         raise CaseInvalid(f"dtype: expected one of {expected}; got {case.dtype!r}")
     options = checked_options(case)
     sizes = _checked_sizes(op, case, options)
-    recipe = _checked_recipe(case, options)
-    batch, channels = sizes["B"], sizes["D"]
+    recipe = _checked_recipe(case, options, sizes)
+    channels = channels_of(op, sizes)
+    heads, states, _ = op.group_shape(sizes | {"B": 1})
     plan = Plan(
         op=op.name,
         form=options.get("form"),
-        batch=batch,
+        batch=sizes["B"],
         steps=sizes[op.time_axis],
         channels=channels,
-        states=sizes.get("N", 1),
-        groups=sizes.get("G", 1),
+        states=states,
+        groups=sizes.get("G", sizes.get("H", 1)),
+        heads=heads,
         keys=options.get("keys", "time"),
-        softplus=options.get("delta_softplus", False),
-        bias=options.get("delta_bias", False),
-        initial_state=options["initial_state"],
+        softplus=options.get("delta_softplus", options.get("dt_softplus", False)),
+        bias=options.get("delta_bias", options.get("dt_bias", False)),
+        initial_state=options[op.state],
         chunk=options["chunk"],
         fmt=FORMATS[case.dtype],
         key=f"{case.op} {case.recipe} {case.seed}",
@@ -96,7 +89,7 @@ def _rounded(case: Case, op: Op, tensors: Tensors) -> Tensors:
 def checked_options(case: Case) -> dict[str, Any]:
     """The case's options over the op's defaults; raises CaseInvalid on a bad one."""
     check_has_recipes(case.op)
-    defaults = OPTION_DEFAULTS[case.op]
+    defaults = rules_of(case.op).options
     for name, value in case.options:
         if name not in defaults:
             expected = ", ".join(defaults)
@@ -145,19 +138,23 @@ def _checked_sizes(op: Op, case: Case, options: dict[str, Any]) -> dict[str, int
                 f"size {name!r} is unknown for {op.name}; "
                 f"expected {', '.join(op.size_names)}"
             )
-    groups = sizes.get("G", 1)
-    if sizes["D"] % groups:
+    for whole, part in rules_of(op.name).divisors:
+        if sizes[whole] % sizes[part]:
+            raise CaseInvalid(
+                f"size {part}: expected a divisor of {whole} = {sizes[whole]}; "
+                f"got {sizes[part]}"
+            )
+    keys = options.get("keys", "grouped")
+    if keys != "grouped" and sizes["G"] > 1:
         raise CaseInvalid(
-            f"size G: expected a divisor of D = {sizes['D']}; got {groups}"
-        )
-    if groups > 1 and options["keys"] != "grouped":
-        raise CaseInvalid(
-            f"size G: expected 1 with option keys {options['keys']}; got {groups}"
+            f"size G: expected 1 with option keys {keys}; got {sizes['G']}"
         )
     return sizes
 
 
-def _checked_recipe(case: Case, options: dict[str, Any]) -> Recipe:
+def _checked_recipe(
+    case: Case, options: dict[str, Any], sizes: dict[str, int]
+) -> Recipe:
     """The case's recipe; raises CaseInvalid for one unknown or unfit for the case."""
     if case.recipe not in RECIPES and case.recipe not in REGIMES:
         expected = ", ".join((*RECIPES, *REGIMES))
@@ -178,10 +175,20 @@ def _checked_recipe(case: Case, options: dict[str, Any]) -> Recipe:
             f"recipe {recipe.name}: expected one of {expected}; got {case.op}"
             + (f" with form {form}" if form else "")
         )
-    for name in ("delta_softplus", "z"):
+    for name in ROUNDING_OPTIONS:
         if recipe.exact and options.get(name):
             raise CaseInvalid(
                 f"recipe {recipe.name}: expected option {name} false, since softplus "
                 "and silu round; got true"
             )
+    width = rules_of(case.op).scaled_by
+    if recipe.exact and width is not None and not _is_power_of_4(sizes[width]):
+        raise CaseInvalid(
+            f"recipe {recipe.name}: expected a power of 4 for size {width}, since its "
+            f"root scales the output; got {sizes[width]}"
+        )
     return recipe
+
+
+def _is_power_of_4(size: int) -> bool:
+    return size.bit_count() == 1 and size.bit_length() % 2 == 1

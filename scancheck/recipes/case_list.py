@@ -6,10 +6,10 @@ from typing import Any
 from scancheck.case import Case, make_case
 from scancheck.errors import CaseInvalid
 from scancheck.ops import op_named
-from scancheck.recipes.build import KEY_LAYOUTS, OPTION_DEFAULTS
 from scancheck.recipes.catalog import QUICK_NAMES, recipes_taken
-from scancheck.recipes.hazards import Recipe
 from scancheck.recipes.inputs import DEFAULT_CHUNK
+from scancheck.recipes.op_rules import KEY_LAYOUTS, channels_of, rules_of
+from scancheck.recipes.recipe import Recipe
 from scancheck.recipes.streams import Stream, integers, stream
 
 MOST_AIMED_AT = 256  # with larger chunks only the long cases cross three edges
@@ -39,30 +39,7 @@ PROFILES = {
     ),
 }
 LONG_RECIPES = ("gaussian_slow", "unit_decay")
-SIZES: dict[str, tuple[dict[str, int], ...]] = {
-    "linear_scan": (
-        {"B": 1, "D": 17},
-        {"B": 2, "D": 8},
-        {"B": 3, "D": 3},
-        {"B": 1, "D": 1},
-        {"B": 2, "D": 5},
-    ),
-    "selective_scan": (
-        {"B": 1, "D": 4, "N": 4},
-        {"B": 2, "D": 2, "N": 3},
-        {"B": 1, "D": 6, "N": 1},
-        {"B": 3, "D": 1, "N": 5},
-        {"B": 2, "D": 4, "N": 16},
-    ),
-}
-
-WIDE: dict[str, dict[str, int]] = {
-    "linear_scan": {"B": 2, "D": 136},
-    "selective_scan": {"B": 2, "D": 64, "N": 16},
-}
-"""More channels than one block takes, in whole vectors of 16 bytes and groups of 16:
-kernels may have a way of their own for such tensors, and only for them."""
-WIDE_STEPS = 8  # their lengths are multiples
+WIDE_STEPS = 8  # the lengths of wide cases are multiples
 
 
 def case_list(
@@ -105,7 +82,7 @@ def case_list(
         _case(op, dtype, index, shape, int(seeds[index]), kernel)
         for index, shape in enumerate(shapes)
     ]
-    cases += _wide_cases(op, dtype, pairs, kernel, source)
+    cases += _wide_cases(op, dtype, kernel, source)
     return cases + (_empty_cases(cases) if empty else [])
 
 
@@ -185,37 +162,45 @@ def _sizes(
     op: str, index: int, shape: _Shape, options: dict[str, Any]
 ) -> dict[str, int]:
     """Batch, channels, states and groups, turning with the index."""
-    roster = SIZES[op]
+    rules, known = rules_of(op), op_named(op)
+    roster = rules.roster
     sizes = dict(roster[(index + index // len(roster)) % len(roster)])
     if shape.recipe.independent_roundings:
-        sizes["D"] = -(-JUDGED_CHAINS // sizes["B"])
+        lanes = channels_of(known, sizes) // sizes[rules.lanes]
+        sizes[rules.lanes] = -(-JUDGED_CHAINS // (sizes["B"] * lanes))
+    if shape.recipe.exact and rules.scaled_by is not None:
+        sizes[rules.scaled_by] = 4 ** (1 + index % 2)
     if options.get("keys") == "grouped":
         sizes["G"] = 1 if sizes["D"] % 2 else 2
-    return sizes | {op_named(op).time_axis: shape.steps}
+    return sizes | {known.time_axis: shape.steps}
 
 
 def _options(op: str, index: int, shape: _Shape, kernel: _Interface) -> dict[str, Any]:
     """Optional inputs, forms and layouts, each turning with a period of its own."""
+    state = index % 2 == 0 or index % 5 == 0
+    bias = index % 5 != 2
+    softplus = index % 7 != 3 and not shape.recipe.exact
     present = {
-        "initial_state": index % 2 == 0 or index % 5 == 0,
+        "initial_state": state,
+        "initial_states": state,
         "D": index % 3 != 1,
         "z": index % 4 != 1 and not shape.recipe.exact,
-        "delta_bias": index % 5 != 2,
-        "delta_softplus": index % 7 != 3 and not shape.recipe.exact,
+        "delta_bias": bias,
+        "dt_bias": bias,
+        "delta_softplus": softplus,
+        "dt_softplus": softplus,
+        "gv": index % 3 != 1,
     }
+    known = rules_of(op).options
     options: dict[str, Any] = {
         name: name in kernel.accepts and (value or name in kernel.requires)
         for name, value in present.items()
-        if name in OPTION_DEFAULTS[op]
+        if name in known
     }
     if shape.form is not None:
         options["form"] = shape.form
-    if "keys" in OPTION_DEFAULTS[op]:
-        layouts = [
-            layout
-            for layout in KEY_LAYOUTS
-            if layout == "time" or f"keys={layout}" in kernel.accepts
-        ]
+    if "keys" in known:
+        layouts = [k for k in KEY_LAYOUTS if _is_taken(kernel, "keys", k)]
         options["keys"] = layouts[index % 5 % len(layouts)]
     if kernel.chunk is not None:
         options["chunk"] = kernel.chunk
@@ -225,45 +210,44 @@ def _options(op: str, index: int, shape: _Shape, kernel: _Interface) -> dict[str
 def _wide_cases(
     op: str,
     dtype: str,
-    pairs: list[tuple[Recipe, str | None]],
     kernel: _Interface,
     source: Stream,
 ) -> list[Case]:
     """Many channels over two chunks, in each form and layout, with all it takes."""
+    rules = rules_of(op)
     chunk = min(kernel.chunk or DEFAULT_CHUNK, MOST_AIMED_AT)
     steps = (chunk // WIDE_STEPS + 1) * WIDE_STEPS
     every: dict[str, Any] = {
         name: name in kernel.accepts
-        for name, default in OPTION_DEFAULTS[op].items()
+        for name, default in rules.options.items()
         if isinstance(default, bool)
     }
     if kernel.chunk is not None:
         every["chunk"] = kernel.chunk
-    options = [
-        every | ({} if form is None else {"form": form})
-        for recipe, form in pairs
-        if recipe.name == LONG_RECIPES[0]
+    taken = [
+        (sizes, every | options)
+        for sizes, options in rules.wide
+        if all(_is_taken(kernel, name, choice) for name, choice in options.items())
     ]
-    if "keys" in OPTION_DEFAULTS[op]:
-        options = [
-            every | {"keys": layout}
-            for layout in ("time", "grouped")
-            if layout == "time" or f"keys={layout}" in kernel.accepts
-        ]
-    seeds = integers(source, 0, 2**31 - 1, (len(options),))
+    seeds = integers(source, 0, 2**31 - 1, (len(taken),))
     return [
         make_case(
             op,
-            WIDE[op]
-            | {op_named(op).time_axis: steps}
-            | ({"G": 2} if chosen.get("keys") == "grouped" else {}),
+            sizes | {op_named(op).time_axis: steps},
             dtype=dtype,
             recipe=LONG_RECIPES[0],
             seed=int(seed),
-            options=chosen,
+            options=options,
         )
-        for chosen, seed in zip(options, seeds, strict=True)
+        for (sizes, options), seed in zip(taken, seeds, strict=True)
     ]
+
+
+def _is_taken(kernel: _Interface, option: str, choice: str) -> bool:
+    """Whether the kernel can be given a form, or B and C in a layout."""
+    if option == "form":
+        return choice in kernel.accepts
+    return choice == "time" or f"{option}={choice}" in kernel.accepts
 
 
 def _empty_cases(cases: list[Case]) -> list[Case]:

@@ -2,7 +2,9 @@
 
 from scancheck.errors import CaseInvalid
 from scancheck.ops import OPS, op_named
-from scancheck.recipes.hazards import GROUPS, ONLY_FULL, QUICK, Recipe
+from scancheck.recipes.hazards import ONLY_FULL, QUICK
+from scancheck.recipes.op_rules import FORMS, KEY_LAYOUTS, ROUNDING_OPTIONS, rules_of
+from scancheck.recipes.recipe import GROUPS, Recipe
 
 RECIPES: dict[str, Recipe] = {recipe.name: recipe for recipe in (*QUICK, *ONLY_FULL)}
 QUICK_NAMES = frozenset(recipe.name for recipe in QUICK)
@@ -52,8 +54,8 @@ def accepts_everything(op: str) -> frozenset[str]:
     """All inputs, switches and key layouts of an op, as a kernel may accept them."""
     known = op_named(op)
     names = {spec.name for spec in known.inputs} | set(known.switches)
-    if op == "selective_scan":
-        names |= {"keys=grouped", "keys=constant"}
+    if "keys" in rules_of(op).options:
+        names |= {f"keys={layout}" for layout in KEY_LAYOUTS if layout != "time"}
     return frozenset(names)
 
 
@@ -67,10 +69,10 @@ def recipes_taken(
     check_has_recipes(op)
     forms: list[str | None] = [None]
     if op_named(op).forms:
-        forms = [form for form in ("a", "g") if form in accepts]
+        forms = [form for form in FORMS if form in accepts]
     if not forms:
         raise CaseInvalid(f"accepts: expected a or g for {op}; got neither")
-    unfit_for_exact = requires & {"z", "delta_softplus"}
+    unfit_for_exact = requires & set(ROUNDING_OPTIONS)
     return [
         (recipe, form)
         for recipe in RECIPES.values()

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from scancheck.case import Case, make_case
 from scancheck.errors import CaseInvalid
 from scancheck.ops import op_named
-from scancheck.recipes.build import KEY_LAYOUTS, OPTION_DEFAULTS
 from scancheck.recipes.catalog import accepts_everything, recipes_taken
 from scancheck.recipes.inputs import DEFAULT_CHUNK
+from scancheck.recipes.op_rules import KEY_LAYOUTS, ROUNDING_OPTIONS, OpRules, rules_of
+from scancheck.recipes.recipe import Recipe
 
 LONGEST = {"quick": 1025, "full": 4099}
 
@@ -55,25 +56,26 @@ def cases(
     T = 0 and B = 0 as well. Raises CaseInvalid as `case_list` does.
     """
     accepts = accepts_everything(op) if accepts is None else accepts
+    rules = rules_of(op)
     recipe, form = draw(st.sampled_from(recipes_taken(op, accepts, requires)))
     options: dict[str, Any] = {} if form is None else {"form": form}
     if chunk != DEFAULT_CHUNK:
         options["chunk"] = chunk
-    for name, default in OPTION_DEFAULTS[op].items():
+    for name, default in rules.options.items():
         if isinstance(default, bool):
             possible = name in accepts and not (
-                recipe.exact and name in ("z", "delta_softplus")
+                recipe.exact and name in ROUNDING_OPTIONS
             )
             options[name] = possible and (name in requires or draw(st.booleans()))
     sizes = {
         "B": draw(st.integers(0 if empty else 1, 3)),
         op_named(op).time_axis: draw(steps(profile, chunk, empty=empty)),
-        "D": draw(st.integers(1, 17 if op == "linear_scan" else 6)),
+        **_drawn_sizes(draw, rules, recipe),
     }
-    if "keys" in OPTION_DEFAULTS[op]:
+    if "keys" in rules.options:
         layouts = [k for k in KEY_LAYOUTS if k == "time" or f"keys={k}" in accepts]
         options["keys"] = draw(st.sampled_from(layouts))
-        sizes["N"] = draw(st.integers(1, 16))
+        sizes["N"] = draw(st.integers(1, rules.drawn["N"]))
         grouped = options["keys"] == "grouped" and sizes["D"] % 2 == 0
         sizes["G"] = draw(st.sampled_from([1, 2])) if grouped else 1
     return make_case(
@@ -84,3 +86,21 @@ def cases(
         seed=draw(st.integers(0, 2**31 - 1)),
         options=options,
     )
+
+
+def _drawn_sizes(draw: st.DrawFn, rules: OpRules, recipe: Recipe) -> dict[str, int]:
+    """Channels, heads and states, each a multiple of the drawn size that divides it.
+
+    N of an op with several layouts is drawn once the layout is.
+    """
+    part_of = dict(rules.divisors)
+    sizes: dict[str, int] = {}
+    for name, most in rules.drawn.items():
+        if name == "N" and "keys" in rules.options:
+            continue
+        part = sizes.get(part_of.get(name, ""), 1)
+        if recipe.exact and name == rules.scaled_by:
+            sizes[name] = draw(st.sampled_from([1, 4, 16]))
+        else:
+            sizes[name] = part * draw(st.integers(1, most // part))
+    return sizes

@@ -4,13 +4,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scancheck.formats import IntArray
-from scancheck.recipes.chains import Plan, Tensors, draws, keys_shape
+from scancheck.recipes.chains import Plan, Tensors, draws
+from scancheck.recipes.exact_heads import exact_heads, place_in_heads
+from scancheck.recipes.pairs import LONGEST, SHORTEST, pair_tokens
+from scancheck.recipes.scans import keys_shape
 from scancheck.recipes.streams import integers, signs
 
 BoolArray = NDArray[np.bool_]
 
 EXACT_RESET = -1024.0  # exp of it is zero in every format
-SHORTEST, LONGEST = 8, 16  # tokens between resets
 
 
 def exact_dyadic(plan: Plan) -> Tensors:
@@ -18,7 +20,13 @@ def exact_dyadic(plan: Plan) -> Tensors:
 
     Source: numerics.md 3, family 22.
     """
-    return _linear_scan(plan) if plan.op == "linear_scan" else _selective_scan(plan)
+    match plan.op:
+        case "linear_scan":
+            return _linear_scan(plan)
+        case "selective_scan":
+            return _selective_scan(plan)
+        case _:
+            return exact_heads(plan)
 
 
 def _linear_scan(plan: Plan) -> Tensors:
@@ -74,7 +82,7 @@ def _selective_scan(plan: Plan) -> Tensors:
     4 * 3 + 2. At most 16 states are read, with |C| <= 1: together with D u no more
     than 230 ones.
     """
-    opened, closed = _pair_tokens(plan)
+    opened, closed = pair_tokens(plan)
     pairs = (*opened.shape, plan.channels)
     size = integers(draws(plan, "drive"), 1, 3, pairs) * signs(
         draws(plan, "sign"), pairs
@@ -113,22 +121,6 @@ def _selective_scan(plan: Plan) -> Tensors:
     }
 
 
-def _pair_tokens(plan: Plan) -> tuple[IntArray, IntArray]:
-    """Tokens [B, n] where a drive comes and where it is taken back, all distinct.
-
-    Each block of 16 tokens has one pair opened in its first half and closed in the
-    second half of the next block; the first and last token are left free.
-    """
-    blocks = max(0, (plan.steps - 1 - LONGEST) // LONGEST)
-    shape = (plan.batch, blocks)
-    start = LONGEST * np.arange(blocks)
-    opened = start + integers(draws(plan, "opened"), 1, SHORTEST - 1, shape)
-    closed = start + integers(
-        draws(plan, "closed"), LONGEST + SHORTEST, 2 * LONGEST - 1, shape
-    )
-    return opened, closed
-
-
 def values_tell_their_place(plan: Plan) -> Tensors:
     """Every token forgets the past and writes a number that tells where it stands.
 
@@ -147,6 +139,8 @@ def values_tell_their_place(plan: Plan) -> Tensors:
             "b": place,
             "initial_state": signs(draws(plan, "state"), plan.state[:2]),
         }
+    if plan.op != "selective_scan":
+        return place_in_heads(plan, place)
     bias = np.full(plan.channels, float(plan.bias))
     read = np.zeros(keys_shape(plan))
     one = (Ellipsis, 0) if plan.keys == "constant" else (Ellipsis, 0, slice(None))

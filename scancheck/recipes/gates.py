@@ -3,14 +3,9 @@
 import numpy as np
 
 from scancheck.formats import round_array
-from scancheck.recipes.chains import (
-    Chains,
-    Plan,
-    Tensors,
-    draws,
-    selective_scan_tensors,
-)
+from scancheck.recipes.chains import Chains, Plan, Tensors, draws
 from scancheck.recipes.elementary import exponential
+from scancheck.recipes.op_rules import lowered
 from scancheck.recipes.range_edges import NARROW
 from scancheck.recipes.streams import bell, integers, signed, uniform
 
@@ -49,8 +44,8 @@ def cumulative_gate_at_limit(plan: Plan) -> Tensors:
 
     Even channels reach the limit by equal gates, odd ones by random ones; the last
     token of a chunk takes the sum to an ulp of fp32 below the limit, above it, or onto
-    it, as closely as the format writes a gate. selective_scan, whose steps go through
-    softplus, comes within a tenth.
+    it, as closely as the format writes a gate. Steps that go through softplus come
+    within a tenth.
 
     Source: numerics.md 3, family 7 (tt-metal#56550, executorch#21417).
     """
@@ -71,10 +66,10 @@ def cumulative_gate_at_limit(plan: Plan) -> Tensors:
         rate[:, stop - 1 : stop] = limit - others.sum(axis=1, keepdims=True)
     drive = signed(draws(plan, "drive"), 1.0, 2.0, plan.sequence)
     state = signed(draws(plan, "state"), 1.0, 2.0, plan.state)
-    if plan.op == "selective_scan":
+    if plan.op != "linear_scan":
         speed = np.ones(plan.speeds)
         chains = Chains(step=rate, speed=speed, drive=drive, state=state)
-        return selective_scan_tensors(plan, chains)
+        return lowered(plan, chains)
     gate = {"g": -rate} if plan.form == "g" else {"a": exponential(-rate)}
     return gate | {"b": drive, "initial_state": state[:, :, 0]}
 

@@ -5,14 +5,9 @@ import math
 import numpy as np
 
 from scancheck.formats import FloatArray, IntArray
-from scancheck.recipes.chains import (
-    Chains,
-    Plan,
-    Tensors,
-    draws,
-    selective_scan_tensors,
-)
+from scancheck.recipes.chains import Chains, Plan, Tensors, draws
 from scancheck.recipes.elementary import logarithm
+from scancheck.recipes.op_rules import lowered
 from scancheck.recipes.streams import (
     bell,
     halving,
@@ -68,11 +63,12 @@ def growth(plan: Plan) -> Tensors:
 
     In fp16, whose largest value is below 2**16, the product stays below 4: gradients
     multiply two such sums. linear_scan grows at some tokens, elsewhere its decay is 1;
-    selective_scan at all tokens of the states whose A is positive, about half.
+    other ops at all tokens: by a gate per head, or in the states, about half, whose A
+    or gate is positive.
     """
     bound = math.log(2.0) * (2.0 if -plan.fmt.emin < NARROW else 20.0)
-    if plan.op == "selective_scan":
-        return selective_scan_tensors(plan, _growing_states(plan, bound))
+    if plan.op != "linear_scan":
+        return lowered(plan, _growing_states(plan, bound))
     likely = min(1.0, bound / (0.05 * max(plan.steps, 1)))
     grows = uniform(draws(plan, "when"), 0.0, 1.0, plan.sequence) < likely
     rate = grows * uniform(draws(plan, "rate"), 2.0**-7, 0.1, plan.sequence)

@@ -10,15 +10,10 @@ import math
 import numpy as np
 
 from scancheck.formats import FloatArray
-from scancheck.recipes.chains import (
-    Chains,
-    Plan,
-    Tensors,
-    draws,
-    keys_shape,
-    selective_scan_tensors,
-)
+from scancheck.recipes.chains import Chains, Plan, Tensors, draws
 from scancheck.recipes.elementary import exponential, logarithm, logistic
+from scancheck.recipes.op_rules import lowered
+from scancheck.recipes.scans import keys_shape
 from scancheck.recipes.streams import bell, integers, uniform
 
 LEAST_STEP, LARGEST_STEP = 1e-3, 1e-1
@@ -44,7 +39,7 @@ def _orders(count: int, highest: int | None = None) -> FloatArray:
 
 
 def mamba2_initialisation(plan: Plan) -> Tensors:
-    """One A per channel, uniform in -16..-1, with the steps of Mamba.
+    """One A per channel or head, uniform in -16..-1, with the steps of Mamba.
 
     Source: Dao and Gu, "Transformers are SSMs" (2024), and mamba2.py of
     state-spaces/mamba (A_init_range = (1, 16)).
@@ -52,7 +47,14 @@ def mamba2_initialisation(plan: Plan) -> Tensors:
     per_channel = uniform(draws(plan, "A"), 1.0, 16.0, (plan.channels,))
     if plan.op == "linear_scan":
         return _discretised(plan, per_channel)
-    return _selective(plan, np.broadcast_to(per_channel[:, None], plan.speeds))
+    speed = np.broadcast_to(per_channel[:, None], plan.speeds)
+    if plan.op == "ssd":
+        return lowered(plan, _at_initialisation(plan, speed)) | {
+            "B": bell(draws(plan, "B"), plan.keyed),
+            "C": bell(draws(plan, "C"), plan.keyed),
+            "D": np.ones(plan.heads),
+        }
+    return _selective(plan, speed)
 
 
 def _steps(plan: Plan) -> tuple[FloatArray, FloatArray]:
@@ -68,24 +70,25 @@ def _steps(plan: Plan) -> tuple[FloatArray, FloatArray]:
 
 
 def _selective(plan: Plan, speed: FloatArray) -> Tensors:
-    """selective_scan's tensors of a layer at initialisation; D is 1, B and C normal.
+    """selective_scan's tensors of a layer at initialisation; D is 1, B and C normal."""
+    return lowered(plan, _at_initialisation(plan, speed)) | {
+        "B": bell(draws(plan, "B"), keys_shape(plan)),
+        "C": bell(draws(plan, "C"), keys_shape(plan)),
+        "D": np.ones(plan.channels),
+        "z": bell(draws(plan, "z"), (plan.batch, plan.channels, plan.steps)),
+    }
 
-    A state carried over from earlier tokens is as large as the inputs.
-    """
+
+def _at_initialisation(plan: Plan, speed: FloatArray) -> Chains:
+    """Chains of a layer; a state from earlier tokens is as large as the inputs."""
     step, bias = _steps(plan)
-    chains = Chains(
+    return Chains(
         step=step,
         speed=np.asarray(speed),
         drive=bell(draws(plan, "u"), plan.sequence) / 4.0,
         state=bell(draws(plan, "state"), plan.state),
         bias=bias,
     )
-    return selective_scan_tensors(plan, chains) | {
-        "B": bell(draws(plan, "B"), keys_shape(plan)),
-        "C": bell(draws(plan, "C"), keys_shape(plan)),
-        "D": np.ones(plan.channels),
-        "z": bell(draws(plan, "z"), (plan.batch, plan.channels, plan.steps)),
-    }
 
 
 def _discretised(plan: Plan, speed: FloatArray) -> Tensors:
@@ -98,7 +101,15 @@ def _discretised(plan: Plan, speed: FloatArray) -> Tensors:
 
 
 def _of_logs(plan: Plan, log_decay: FloatArray, drive: FloatArray) -> Tensors:
-    """linear_scan's tensors for the logarithms of decays."""
+    """The op's tensors for the logarithms of decays."""
+    if plan.op != "linear_scan":
+        chains = Chains(
+            step=-log_decay,
+            speed=np.ones(plan.speeds),
+            drive=drive,
+            state=bell(draws(plan, "state"), plan.state),
+        )
+        return lowered(plan, chains)
     gate = {"g": log_decay} if plan.form == "g" else {"a": exponential(log_decay)}
     return gate | {
         "b": drive,

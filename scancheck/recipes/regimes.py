@@ -10,9 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scancheck.recipes.chains import Chains, Plan, draws, from_chains
-from scancheck.recipes.hazards import FORM_G, SELECTIVE, Recipe
+from scancheck.recipes.chains import Chains, Plan, draws
+from scancheck.recipes.op_rules import from_chains
+from scancheck.recipes.recipe import Recipe
 from scancheck.recipes.streams import bell, power_of_two, uniform
+from scancheck.recipes.supports import FORM_G, SELECTIVE
 
 SLOW_DECAY = 0.9999
 STRONG_LOG_DECAY = -5.0

@@ -7,17 +7,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from drawn_heads import head_sizes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scancheck.case import Case, make_case
 from scancheck.errors import CaseInvalid
 from scancheck.formats import FORMATS, FP32, FP64, round_array
-from scancheck.ops import op_named
+from scancheck.ops import OPS, op_named
 from scancheck.ops.normal_form import spec_of
 from scancheck.recipes import RECIPES, Inputs, build
 from scancheck.recipes.draw import cases
 from scancheck.recipes.inputs import representable
+from scancheck.recipes.op_rules import rules_of
 
 RECIPES_AND_FORMS = [
     (recipe.name, op, form)
@@ -39,16 +41,19 @@ def a_case(
     **options: Any,
 ) -> Case:
     """A case of a recipe with its optional inputs, small in all other sizes."""
-    options.setdefault("initial_state", True)
+    sizes = {"B": batch, op_named(op).time_axis: steps}
+    options.setdefault(op_named(op).state, True)
     if op == "linear_scan":
-        sizes = {"B": batch, "T": steps, "D": 4}
+        sizes |= {"D": 4}
         options["form"] = form
-    else:
+    elif op == "selective_scan":
         options.setdefault("keys", "grouped")
-        groups = 2 if options["keys"] == "grouped" else 1
-        sizes = {"B": batch, "L": steps, "D": 4, "N": 3, "G": groups}
-        if RECIPES[recipe].exact:
-            options |= {"z": False, "delta_softplus": False}
+        sizes |= {"D": 4, "N": 3, "G": 2 if options["keys"] == "grouped" else 1}
+    else:
+        sizes |= head_sizes(op, exact=RECIPES[recipe].exact)
+    if RECIPES[recipe].exact:
+        rounding = {"z", "delta_softplus", "dt_softplus"} & rules_of(op).options.keys()
+        options |= dict.fromkeys(rounding, False)
     return make_case(op, sizes, dtype=dtype, recipe=recipe, seed=seed, options=options)
 
 
@@ -82,6 +87,9 @@ def check_fits_its_op(case: Case, inputs: Inputs) -> None:
     for spec in op.inputs:
         if spec.required:
             assert spec.name in inputs.tensors
+    if case.op == "ssd" and not inputs.switches["dt_softplus"]:
+        bias = inputs.tensors.get("dt_bias", np.zeros(1))
+        assert (inputs.tensors["dt"] + bias >= 0.0).all()
     if case.op == "selective_scan":
         step = inputs.tensors["delta"]
         if "delta_bias" in inputs.tensors:
@@ -110,8 +118,8 @@ def test_the_smallest_cases_build(
         check_fits_its_op(case, build(case))
 
 
-@pytest.mark.parametrize("op", ["linear_scan", "selective_scan"])
-@settings(max_examples=150, deadline=None)
+@pytest.mark.parametrize("op", OPS)
+@settings(max_examples=50, deadline=None)
 @given(data=st.data())
 def test_any_drawn_case_fits_its_op(op: str, data: st.DataObject) -> None:
     """Whatever the strategy draws builds, in the shapes and formats of the op."""
@@ -159,6 +167,7 @@ AIMED_AT_A_FORMAT = {
     "isolated_growth",
     "drives_of_many_scales",
     "cumulative_gate_at_limit",
+    "converged_state",
 }
 
 
@@ -168,7 +177,7 @@ AIMED_AT_A_FORMAT = {
 )
 def test_dtypes_round_the_same_values(recipe: str, op: str, form: str | None) -> None:
     """Drives in bf16 are the drives of fp64, rounded, unless aimed at a format."""
-    name = "b" if op == "linear_scan" else "u"
+    name = {"linear_scan": "b", "selective_scan": "u", "ssd": "x"}.get(op, "v")
     wide = build(a_case(recipe, op, form, dtype="fp64")).tensors[name]
     short = build(a_case(recipe, op, form, dtype="bf16")).tensors[name]
     assert np.array_equal(short, round_array(FORMATS["bf16"], wide))

@@ -5,6 +5,7 @@ from itertools import product
 from typing import Any
 
 import pytest
+from drawn_heads import HEAD_OPS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,6 +20,7 @@ from scancheck.recipes import (
     recipes_for,
 )
 from scancheck.recipes.catalog import QUICK_NAMES
+from scancheck.recipes.op_rules import chains_of, rules_of
 
 SLOW_RECIPES = {"gaussian_slow", "unit_decay", "impulse_at_chunk_edge"}
 PROFILES = pytest.mark.parametrize("profile", ["quick", "full"])
@@ -28,6 +30,8 @@ KERNELS = {
     "both": ("linear_scan", accepts_everything("linear_scan")),
     "bare": ("selective_scan", frozenset({"u", "delta", "A", "B", "C"})),
     "whole": ("selective_scan", accepts_everything("selective_scan")),
+    "ssd bare": ("ssd", frozenset({"x", "dt", "A", "B", "C"})),
+    **{op: (op, accepts_everything(op)) for op in HEAD_OPS},
 }
 EVERY_KERNEL = pytest.mark.parametrize(("op", "accepts"), KERNELS.values(), ids=KERNELS)
 
@@ -35,6 +39,11 @@ EVERY_KERNEL = pytest.mark.parametrize(("op", "accepts"), KERNELS.values(), ids=
 def steps_of(case: Case) -> int:
     """Tokens of a case."""
     return dict(case.sizes)[op_named(case.op).time_axis]
+
+
+def has_first_state(case: Case) -> bool:
+    """Whether the case gives an initial state."""
+    return option(case, op_named(case.op).state) is True
 
 
 def option(case: Case, name: str) -> Any:
@@ -50,7 +59,9 @@ def test_every_recipe_in_every_form_at_several_chunks(
     """Each recipe of the profile is met over two chunk edges, in each accepted form."""
     cases = case_list(op, "fp32", accepts=accepts, profile=profile, chunk=32)
     met = {(c.recipe, option(c, "form")) for c in cases if steps_of(c) > 64}
-    forms = [f for f in ("a", "g") if f in accepts] or [None]
+    forms: list[str | None] = [None]
+    if op == "linear_scan":
+        forms = [f for f in ("a", "g") if f in accepts]
     known = {(r.name, form) for form in forms for r in recipes_for(op, form)}
     if profile == "quick":
         known = {(name, form) for name, form in known if name in QUICK_NAMES}
@@ -76,8 +87,7 @@ def test_lengths(
         and steps_of(case) % size
     ]
     assert crossing
-    assert any("initial_state" not in accepts or option(c, "initial_state")
-               for c in crossing)  # fmt: skip
+    assert op_named(op).state not in accepts or any(map(has_first_state, crossing))
     long_cases = [n for n in map(steps_of, cases) if n >= 1024]
     assert len(long_cases) >= 2
 
@@ -117,8 +127,8 @@ def test_batches_and_first_states(
     """Several cases have more than one row; half have a first state where accepted."""
     cases = case_list(op, "fp32", accepts=accepts, profile=profile)
     assert sum(dict(case.sizes)["B"] > 1 for case in cases) >= 5
-    given_state = sum(option(case, "initial_state") is True for case in cases)
-    if "initial_state" in accepts:
+    given_state = sum(map(has_first_state, cases))
+    if op_named(op).state in accepts:
         assert len(cases) / 2 <= given_state < len(cases)
     else:
         assert given_state == 0
@@ -132,7 +142,7 @@ def test_judged_recipes_have_enough_chains(
     """Recipes with independent roundings have the 16 chains that rho needs."""
     for case in case_list(op, "fp32", accepts=accepts, profile=profile):
         if RECIPES[case.recipe].independent_roundings:
-            assert dict(case.sizes)["B"] * dict(case.sizes)["D"] >= 16
+            assert chains_of(op_named(op), dict(case.sizes)) >= 16
 
 
 @EVERY_KERNEL
@@ -150,6 +160,32 @@ def test_only_what_the_kernel_takes(
             rank = inputs.tensors["B"].ndim
             layout = {2: "keys=constant", 3: None, 4: "keys=grouped"}[rank]
             assert layout is None or layout in accepts
+
+
+def groupings(cases: list[Case]) -> set[bool]:
+    """Whether value heads share keys, over all cases."""
+    sizes = [{"HV": dict(case.sizes)["H"]} | dict(case.sizes) for case in cases]
+    return {s["HV"] > s.get("G", s["H"]) for s in sizes}
+
+
+@PROFILES
+@pytest.mark.parametrize("op", HEAD_OPS)
+def test_heads_vary(op: str, profile: str) -> None:
+    """Key heads shared and not, one head and several, odd sizes, K above V and below.
+
+    Optional inputs and switches are met present and absent.
+    """
+    cases = case_list(op, "fp32", accepts=accepts_everything(op), profile=profile)
+    shared = "HV" in op_named(op).size_names or op == "ssd"
+    assert groupings(cases) == ({True, False} if shared else {False})
+    keys, values = ("N", "P") if op == "ssd" else ("K", "V")
+    sizes = [dict(case.sizes) for case in cases]
+    assert {s[keys] > s[values] for s in sizes} == {True, False}
+    assert any(s[keys] % 2 and s[values] % 2 for s in sizes)
+    assert {s["H"] > 1 for s in sizes} == {True, False}
+    for name, default in rules_of(op).options.items():
+        if isinstance(default, bool):
+            assert {option(case, name) for case in cases} == {True, False}
 
 
 @PROFILES
@@ -176,17 +212,23 @@ def test_many_channels(
 ) -> None:
     """Each form and layout has whole vectors of many channels, over two chunks."""
     cases = case_list(op, "fp16", accepts=accepts, profile=profile, chunk=chunk)
-    wide = [case for case in cases if dict(case.sizes)["D"] > 32]
+    wide = [case for case in cases if dict(case.sizes)[rules_of(op).lanes] > 24]
     size = chunk or 64
     for case in wide:
         sizes = dict(case.sizes)
         assert size < steps_of(case) <= size + 8
+        assert sizes["B"] > 1
+        assert option(case, op_named(op).state) == (op_named(op).state in accepts)
+        if op in HEAD_OPS:
+            assert {sizes[n] % 32 for n in ("K", "N", "V", "P") if n in sizes} == {0}
+            continue
         whole = sizes["D"] if op == "linear_scan" else steps_of(case)
         assert whole % 8 == 0
         assert op == "linear_scan" or sizes["D"] // sizes.get("G", 1) % 16 == 0
-        assert sizes["B"] > 1
     if op == "linear_scan":
         assert {option(case, "form") for case in wide} == accepts & {"a", "g"}
+    elif op in HEAD_OPS:
+        assert groupings(wide) == groupings(cases)
     else:
         layouts = {"time"} | ({"grouped"} if "keys=grouped" in accepts else set())
         assert {option(case, "keys") for case in wide} == layouts

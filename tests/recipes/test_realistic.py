@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from drawn import DTYPES, LINEAR_FORMS, decays, states, tensors
+from drawn import DTYPES, FORMS, LINEAR_FORMS, decays, states, tensors
 
 from scancheck.formats import FORMATS, FloatArray
 from scancheck.recipes import GROUPS, RECIPES, recipe_groups, recipes_for
@@ -11,6 +11,7 @@ REALISTIC = [
     (recipe.name, op, form)
     for recipe in recipe_groups()["realistic"]
     for op, form in recipe.supports
+    if (op, form) in FORMS
 ]
 
 

@@ -1,0 +1,149 @@
+"""Recipes on the ops with heads: ranges, exactness, and where gates come from."""
+
+import hashlib
+
+import numpy as np
+import pytest
+from drawn_heads import (
+    CHUNK,
+    DELTA_OPS,
+    HEAD_OPS,
+    HEAD_RECIPES,
+    decay_of,
+    head_case,
+    head_tensors,
+    states_and_outputs,
+)
+
+from scancheck.case import make_case
+from scancheck.errors import CaseInvalid
+from scancheck.formats import FORMATS, round_array
+from scancheck.recipes import RECIPES, build
+
+EVERY = pytest.mark.parametrize(("recipe", "op"), HEAD_RECIPES)
+EXACT = [(recipe, op) for recipe, op in HEAD_RECIPES if RECIPES[recipe].exact]
+GATED = [op for recipe, op in HEAD_RECIPES if recipe == "decay_near_one"]
+
+
+def test_ops_without_gates_have_no_recipes_of_gates() -> None:
+    """Those of drives and states are for every op, those of keys for the delta rule."""
+    for op in HEAD_OPS:
+        names = {recipe for recipe, of in HEAD_RECIPES if of == op}
+        assert {"gaussian_slow", "impulse_at_chunk_edge", "large_first_state"} <= names
+        assert ("exact_reset" in names) == (op in GATED)
+        assert ("repeated_keys" in names) == (op in DELTA_OPS)
+    assert set(HEAD_OPS) - set(GATED) == {
+        "linear_attention",
+        "retention",
+        "lightning_attention",
+        "delta_rule",
+    }
+
+
+@EVERY
+def test_states_stay_in_the_range_of_fp16(recipe: str, op: str) -> None:
+    """Over 600 tokens no state, nor the product of two, comes near fp16's largest."""
+    inputs = build(head_case(recipe, op, dtype="fp16", steps=600))
+    states, outputs = states_and_outputs(op, inputs)
+    largest = FORMATS["fp16"].largest
+    assert float(np.abs(states).max()) ** 2 < largest
+    assert float(np.abs(outputs).max()) < largest
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("recipe", "op"), EXACT)
+def test_exact_recipes_stay_within_eight_bits(recipe: str, op: str, seed: int) -> None:
+    """States and outputs are small integers, the latter over a power of two."""
+    inputs = build(head_case(recipe, op, steps=300, seed=seed))
+    states, outputs = states_and_outputs(op, inputs)
+    bf16 = FORMATS["bf16"]
+    for values in (states, outputs, 2.0 * outputs):
+        assert np.array_equal(values, round_array(bf16, values))
+    assert np.array_equal(states, np.rint(states))
+    assert np.array_equal(2.0 * outputs, np.rint(2.0 * outputs))
+    assert np.abs(outputs).max() > 1.0
+
+
+@pytest.mark.parametrize("op", HEAD_OPS)
+def test_the_bits_are_those_of_the_last_release(op: str) -> None:
+    """A stored case rebuilds the tensors that it was found with.
+
+    After a deliberate change of a recipe, say so in the changelog and renew these.
+    """
+    total = hashlib.sha256()
+    for recipe in (recipe for recipe, of in HEAD_RECIPES if of == op):
+        for dtype in ("fp64", "bf16"):
+            made = build(head_case(recipe, op, dtype=dtype))
+            for name, values in made.tensors.items():
+                total.update(name.encode() + values.tobytes())
+    assert total.hexdigest()[:16] == DIGESTS[op]
+
+
+DIGESTS: dict[str, str] = {}
+
+
+@pytest.mark.parametrize("op", GATED)
+def test_gates_carry_their_hazards(op: str) -> None:
+    """Unit decays are 1, resets 0, and heads differ in where a strong gate stands."""
+    unit = build(head_case("unit_decay", op))
+    assert (np.asarray(decay_of(op, unit, 3)) == 1.0).all()
+    reset = build(head_case("exact_reset", op))
+    every = np.stack([decay_of(op, reset, t) for t in range(8 * CHUNK)])
+    assert (every == 0.0).any()
+    assert (every > 0.7).any()
+    strong = build(head_case("one_strong_gate_per_chunk", op))
+    decays = np.stack([decay_of(op, strong, t) for t in range(4 * CHUNK)])
+    places = {
+        tuple(np.flatnonzero(decays[:, 0, head, 0, 0] < 1e-20))
+        for head in range(decays.shape[2])
+    }
+    assert len(places) == decays.shape[2]
+    assert all(len(place) == 4 for place in places)
+
+
+@pytest.mark.parametrize("op", HEAD_OPS)
+def test_a_first_state_of_every_size(op: str) -> None:
+    """large_first_state has lanes of 1e4, of zeros and of ordinary size."""
+    made = head_tensors("large_first_state", op)
+    state = made["initial_states" if op == "ssd" else "initial_state"]
+    state = state if op == "ssd" else state.transpose(0, 1, 3, 2)
+    sizes = np.abs(state).max(-1)
+    assert (sizes > 5e3).any()
+    assert (sizes == 0.0).any()
+    assert ((sizes > 0.4) & (sizes < 1.0)).any()
+
+
+def test_an_exact_recipe_needs_a_root_that_is_exact() -> None:
+    """K = 8 scales by 8**-0.5, which rounds; rwkv7 and ssd do not scale."""
+    sizes = {"B": 1, "T": 20, "H": 1, "K": 8, "V": 2}
+    with pytest.raises(
+        CaseInvalid, match=r"exact_dyadic: expected a power of 4.* K.*8"
+    ):
+        build(make_case("gla", sizes, recipe="exact_dyadic", seed=0))
+    build(make_case("rwkv7", sizes, recipe="exact_dyadic", seed=0))
+    build(make_case("gla", sizes | {"K": 16}, recipe="exact_dyadic", seed=0))
+
+
+@pytest.mark.parametrize(
+    ("op", "sizes", "words"),
+    [
+        (
+            "delta_rule",
+            {"H": 2, "HV": 3},
+            "size H: expected a divisor of HV = 3; got 2",
+        ),
+        ("ssd", {"H": 3, "G": 2}, "size G: expected a divisor of H = 3; got 2"),
+        ("kda", {"H": 2}, "size HV is missing; kda has B, T, H, HV, K, V"),
+        ("rwkv6", {"H": 2, "D": 2}, "size 'D' is unknown for rwkv6"),
+    ],
+)
+def test_sizes_that_do_not_fit_are_refused(
+    op: str, sizes: dict[str, int], words: str
+) -> None:
+    """The message names the size, what was expected and what came."""
+    rest = {"P": 3, "N": 2} if op == "ssd" else {"K": 3, "V": 2}
+    case = make_case(
+        op, {"B": 1, "T": 4, **rest, **sizes}, recipe="gaussian_slow", seed=0
+    )
+    with pytest.raises(CaseInvalid, match=words):
+        build(case)
