@@ -5,6 +5,7 @@ The truth without the part comes from the same oracle, so nothing here knows an 
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -117,7 +118,7 @@ def _without_carry(report: CaseReport) -> dict[str, FloatArray] | None:
     op = op_named(report.case.op)
     if dict(report.case.sizes)[op.time_axis] <= chunk:
         return None
-    system = _Forgetful(chunk)
+    system = _Forgetful(chunk, op.reads_before)
     return _solved(report.case, report.inputs.tensors, report.inputs.switches, system)
 
 
@@ -127,47 +128,54 @@ def _without_token(report: CaseReport, first: bool) -> dict[str, FloatArray] | N
     total = dict(report.case.sizes)[op.time_axis]
     if total == 0:
         return None
-    system = _Skipping(0 if first else total - 1)
+    system = _Skipping((0 if first else total - 1) + op.reads_before)
     return _solved(report.case, report.inputs.tensors, report.inputs.switches, system)
 
 
 class _Forgetful(Fp64System):
-    """The oracle with the decay set to zero at chunk edges."""
+    """The oracle with no transition at chunk edges.
 
-    def __init__(self, chunk: int) -> None:
+    What reads before its update is run a step late (oracles/delayed.py).
+    """
+
+    def __init__(self, chunk: int, late: bool) -> None:
         super().__init__()
-        self.chunk = chunk
+        self.chunk, self.late = chunk, int(late)
 
     def forward(self, lowered, state, start, total, keep):  # type: ignore[no-untyped-def]
-        steps = lowered.v.shape[1]
-        edges = [
-            t for t in range(steps) if (start + t) % self.chunk == 0 and start + t > 0
-        ]
-        return super().forward(_zeroed(lowered, "w", edges), state, start, total, keep)
+        first = start - self.late
+        steps = range(lowered.v.shape[1])
+        edges = [t for t in steps if (first + t) % self.chunk == 0 and first + t > 0]
+        bare = _zeroed(lowered, ("w", "p"), edges)
+        return super().forward(bare, state, start, total, keep)
 
 
 class _Skipping(Fp64System):
-    """The oracle with one token's written value set to zero."""
+    """The oracle with what one step writes set to zero."""
 
-    def __init__(self, token: int) -> None:
+    def __init__(self, step: int) -> None:
         super().__init__()
-        self.token = token
+        self.step = step
 
     def forward(self, lowered, state, start, total, keep):  # type: ignore[no-untyped-def]
-        here = self.token - start
+        here = self.step - start
         places = [here] if 0 <= here < lowered.v.shape[1] else []
-        return super().forward(_zeroed(lowered, "v", places), state, start, total, keep)
+        bare = _zeroed(lowered, ("v",), places)
+        return super().forward(bare, state, start, total, keep)
 
 
-def _zeroed(lowered: Lowered, name: str, steps: list[int]) -> Lowered:
-    """The tile with w or v set to zero at some steps."""
-    number = getattr(lowered, name)
-    value, radius = (part.copy() for part in number.components)
-    value[:, steps] = 0.0
-    radius[:, steps] = 0.0
-    changed = {name: number.like(value, radius)}
-    fields = {f: getattr(lowered, f) for f in ("w", "v", "k", "r", "log_w")}
-    return Lowered(**(fields | changed))
+def _zeroed(lowered: Lowered, names: tuple[str, ...], steps: list[int]) -> Lowered:
+    """The tile with these fields, where it has them, set to zero at some steps."""
+    changed = {}
+    for name in names:
+        number = getattr(lowered, name)
+        if number is None:
+            continue
+        value, radius = (np.array(part) for part in number.components)
+        value[:, steps] = 0.0
+        radius[:, steps] = 0.0
+        changed[name] = number.like(value, radius)
+    return replace(lowered, **changed, log_w=None)
 
 
 __all__ = ["parts_of", "seen_parts", "spec_of"]

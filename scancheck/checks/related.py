@@ -48,7 +48,7 @@ def subject_of(
 ) -> Subject:
     """The kernel's report on the inputs, with what judges them in any order."""
     bare = replace(request, gradients=False)
-    loose = any_order(request.contract, case.dtype)
+    loose = any_order(op, request.contract, case.dtype)
     solved = judged_on(
         device_for_case(op, case, request),
         partial(_budget_and_truth, op, inputs, loose, case.dtype),
@@ -76,8 +76,11 @@ def _budget_and_truth(
     return budget, certify(*given, None, allowance, device=device)
 
 
-def any_order(contract: Contract, dtype: str) -> Contract:
+def any_order(op: Op, contract: Contract, dtype: str) -> Contract:
     """The contract of a kernel whose sequence may be cut anywhere and resumed.
+
+    A rank-one transition keeps the order that is declared: a bound for others there is
+    not.
 
     Cutting restarts the count of steps between stores of the state, and hands the state
     over in the format of the op's state, which may be shorter than the kernel's own.
@@ -85,8 +88,9 @@ def any_order(contract: Contract, dtype: str) -> Contract:
     returned = FP64 if dtype == FP64.name else FP32
     kept = format_named(resolve(contract, dtype).state)
     state = returned.name if kept.precision > returned.precision else contract.state
+    structure = Structure() if op.diagonal else contract.structure
     return replace(
-        contract, structure=Structure(), comp="none", state=state, state_every=1
+        contract, structure=structure, comp="none", state=state, state_every=1
     )
 
 

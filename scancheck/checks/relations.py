@@ -30,6 +30,9 @@ from scancheck.recipes.build import build
 CASES = 4
 FULL_SET = 2  # of them, those on which the relations of many calls are tried too
 SHORTEST, LONGEST = 20, 700
+# Inputs that keep their sign where later tokens change: decays and how much is erased,
+# so that what is not judged does not overflow.
+SIGNED = frozenset(("a", "g", "gk", "gv", "w", "delta", "dt", "beta"))
 
 Relation = Callable[[Subject], CaseReport | None]
 TRANSFORMED: tuple[Relation, ...] = (padding, scaling, time_similarity)
@@ -87,10 +90,9 @@ def _causality(subject: Subject) -> CaseReport:
             tensors[name] = values
             continue
         moved = np.moveaxis(values.copy(), axes.index(op.time_axis), 0)
-        # Values that the tensor holds already, or their negatives, stay representable;
-        # decays keep their sign, so that what is not judged does not overflow.
-        decays = name in ("a", "g", "delta")
-        moved[keep:] = moved[keep:][::-1] * (1.0 if decays else -1.0)
+        # Values that the tensor holds already, or their negatives, stay representable.
+        kept = name in SIGNED or (not op.diagonal and name == "b")
+        moved[keep:] = moved[keep:][::-1] * (1.0 if kept else -1.0)
         tensors[name] = np.moveaxis(moved, 0, axes.index(op.time_axis))
     changed = run_once(subject, replace(inputs, tensors=tensors))
     if changed.problem is not None:
