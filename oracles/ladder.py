@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scancheck.ops.normal_form import Op, spec_of
+from scancheck.ops.normal_form import Op, has_plain_decays, spec_of
 from scancheck.oracles import ball, double_double
 from scancheck.oracles.cuda_rungs import (
     solve_double_double_on_card,
@@ -36,6 +36,7 @@ Index = tuple[NDArray[np.intp], ...]
 
 CERTIFIED_SHARE = 2.0**-10  # of the allowance, numerics 2.12
 LAST_UNITS = 2.0**-1070  # 16 of the smallest subnormal: what a product's floor holds
+CHANNELS = ("D", "V", "P")  # size names of axes whose entries share no value
 # Rungs whose numbers have no range to leave: what they call infinite lies beyond fp64.
 RANGELESS = frozenset({"wide_double"})
 # Time steps times state entries that a rung in Python may be asked for, 0.05 ms each,
@@ -190,8 +191,7 @@ def _is_short(op: Op, tensors: Arrays, gradients: bool) -> bool:
 def _is_dyadic(op: Op, tensors: Arrays, gradients: bool) -> bool:
     """Whether the op is sums and products of stored values, and they are few."""
     return (
-        op.name == "linear_scan"
-        and "a" in tensors
+        has_plain_decays(op, tensors)
         and _is_short(op, tensors, gradients)
         and _sizes(op, tensors)[op.time_axis] <= EXACT_LENGTH
     )
@@ -285,11 +285,12 @@ def _in_need(op: Op, tensors: Arrays, open_ones: Mapping[str, BoolArray]) -> Tak
     """The batch rows, and then the channels, that have open elements.
 
     Either is left whole where an open tensor is a sum over it, as gradients may be, and
-    channels where they belong to groups.
+    channels where they belong to groups. Of an op with heads these are the channels of
+    each head.
     """
     sizes = _sizes(op, tensors)
     taken: Taken = {}
-    for axis in ("B", "D"):
+    for axis in ("B", *(name for name in CHANNELS if name in sizes)):
         axes = {name: _axes(op, name, mask) for name, mask in open_ones.items()}
         if "G" in sizes and axis == "D":
             continue

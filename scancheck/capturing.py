@@ -10,11 +10,10 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
-from scancheck.captured import METADATA
+from scancheck.captured import METADATA, check_measurable
 from scancheck.errors import CaseInvalid
 from scancheck.ops import op_named
 from scancheck.ops.normal_form import Op
-from scancheck.recipes.catalog import check_has_recipes
 
 
 @contextmanager
@@ -37,7 +36,7 @@ def capture(
     Raises CaseInvalid for a wrong argument, and where there was no such call.
     """
     known = op_named(op)
-    check_has_recipes(op)
+    check_measurable(op)
     target = Path(path)
     original = getattr(owner, name, None)
     if not callable(original):

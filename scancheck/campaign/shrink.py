@@ -11,12 +11,12 @@ from time import monotonic
 import numpy as np
 
 from scancheck.campaign.trial import Failure, Judged, Trial
-from scancheck.case import Case
 from scancheck.formats import FloatArray, IntArray
 from scancheck.ops import op_named
 from scancheck.ops.normal_form import Op, spec_of
 from scancheck.recipes.build import build
-from scancheck.recipes.inputs import Inputs, cotangents
+from scancheck.recipes.inputs import Inputs, case_sizes, cotangents
+from scancheck.recipes.op_rules import rules_of
 
 NO_RECIPE = "shrunk"  # the recipe of a case whose values are no longer a recipe's
 MOST_TRIALS = 400
@@ -40,7 +40,7 @@ def shrunk(judge: JudgeTrial, full: Judged, failure: Failure) -> Judged:
     while True:
         before = search.trials_that_failed
         for axis in _axes(op):
-            if axis == "D":
+            if axis in dict(rules_of(op.name).divisors):
                 search.keep_one_group(op)
             search.cut_axis(op, axis)
         search.plain_values()
@@ -95,14 +95,15 @@ class _Search:
 
     def cut_axis(self, op: Op, axis: str) -> None:
         """Removes parts of an axis: halves first, then ever smaller pieces."""
-        size = _sizes(self.current.case)[axis]
-        if axis == "D" and _sizes(self.current.case)["G"] > 1:
-            return  # channels are spread over the groups by their number
+        size = case_sizes(self.current.case)[axis]
+        for whole, part in rules_of(op.name).divisors:
+            if axis == whole and case_sizes(self.current.case)[part] > 1:
+                return  # channels are spread over the groups by their number
         piece = size // 2
         while piece >= 1 and not self.spent:
             first = 0
-            while first < _sizes(self.current.case)[axis] and not self.spent:
-                size = _sizes(self.current.case)[axis]
+            while first < case_sizes(self.current.case)[axis] and not self.spent:
+                size = case_sizes(self.current.case)[axis]
                 # From the end: what comes after a fault in time says nothing of it.
                 last = size - first
                 start = max(0, last - piece)
@@ -113,15 +114,16 @@ class _Search:
             piece //= 2
 
     def keep_one_group(self, op: Op) -> None:
-        """Keeps one group of channels that share B and C, where there are several."""
-        sizes = _sizes(self.current.case)
-        groups, channels = sizes["G"], sizes["D"]
-        for group in range(groups if groups > 1 else 0):
-            share = channels // groups
-            rest = _kept(op, self.current, "G", np.arange(group, group + 1))
-            own = np.arange(group * share, (group + 1) * share)
-            if self.keeps(_kept(op, rest, "D", own)):
-                return
+        """Keeps one group of what shares keys, channels or heads, where several do."""
+        for whole, part in rules_of(op.name).divisors:
+            sizes = case_sizes(self.current.case)
+            groups = sizes[part]
+            for group in range(groups if groups > 1 else 0):
+                share = sizes[whole] // groups
+                rest = _kept(op, self.current, part, np.arange(group, group + 1))
+                own = np.arange(group * share, (group + 1) * share)
+                if self.keeps(_kept(op, rest, whole, own)):
+                    break
 
     def plain_values(self) -> None:
         """Makes values zeros, ones or powers of two, in whole tensors or blocks."""
@@ -169,19 +171,20 @@ def _with_tensors(full: Judged) -> Trial:
 
 
 def _axes(op: Op) -> Iterator[str]:
-    """Size names in the order in which they are cut: length, batch, channels."""
+    """Size names in the order in which they are cut: length, batch, channels, states.
+
+    Groups are not cut but kept one by one.
+    """
     yield op.time_axis
     yield op.size_names[0]
-    yield from (n for n in ("D", "N") if n in op.size_names)
-
-
-def _sizes(case: Case) -> dict[str, int]:
-    return {"G": 1} | dict(case.sizes)
+    parts = {part for _, part in rules_of(op.name).divisors}
+    known = {op.time_axis, op.size_names[0], *parts}
+    yield from (name for name in op.size_names if name not in known)
 
 
 def _without(op: Op, trial: Trial, axis: str, start: int, stop: int) -> Trial:
     """The trial without start..stop of an axis, in all tensors that have it."""
-    size = _sizes(trial.case)[axis]
+    size = case_sizes(trial.case)[axis]
     return _kept(op, trial, axis, np.r_[0:start, stop:size])
 
 

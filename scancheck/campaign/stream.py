@@ -21,7 +21,8 @@ from scancheck.case import Case, make_case
 from scancheck.kernel import Kernel
 from scancheck.ops.normal_form import Op
 from scancheck.recipes.draw import cases
-from scancheck.recipes.inputs import COTANGENT_KINDS
+from scancheck.recipes.inputs import COTANGENT_KINDS, case_sizes
+from scancheck.recipes.op_rules import rules_of
 from scancheck.verdict import RED
 
 ROUND = 100  # trials of a round; the last quarter climbs
@@ -29,7 +30,7 @@ CHUNKS = (64, 128, 256, 32, 16)  # aimed at where a kernel does not tell its own
 WIDEST = 64  # channels
 SHORT, MEDIUM = 512, 4096
 LONGEST = {"quick": 65_536, "full": 2**18}
-VOLUME = {"quick": 2**15, "full": 2**19}  # B x T x D x N of a drawn trial
+VOLUME = {"quick": 2**15, "full": 2**19}  # entries of all states
 EMPTY_IN = 50  # one trial in so many has no tokens, or no batch rows
 OFTEN = 20  # lengths of a few chunks for each long one
 LEAST_RATIO = 2.0**-60  # an exact result has no logarithm
@@ -168,11 +169,14 @@ def trials(draw: st.DrawFn, domain: Domain) -> Trial:
 
     sizes = dict(case.sizes)
     steps = chosen("steps", lengths(domain.profile, chunk))
-    room = VOLUME[domain.profile] // max(1, steps * sizes.get("N", 1))
-    groups = sizes.get("G", 1)
+    # Groups that each need a channel, and how many of them the size of lanes counts.
+    lanes = rules_of(case.op).lanes
+    groups, states, width = domain.op.group_shape(case_sizes(case) | {"B": 1})
+    counted = sizes[lanes] // width
+    room = VOLUME[domain.profile] // max(1, steps * states)
     sizes["B"] = min(sizes["B"], max(1, room // groups))
     widest = min(WIDEST, max(1, room // sizes["B"]))
-    sizes["D"] = groups * chosen("channels", widths(max(1, widest // groups)))
+    sizes[lanes] = counted * chosen("channels", widths(max(1, widest // groups)))
     sizes[domain.op.time_axis] = steps
     if domain.empty and chosen("empty", [range(EMPTY_IN)]) == 0:
         sizes[draw(st.sampled_from((domain.op.time_axis, "B")))] = 0

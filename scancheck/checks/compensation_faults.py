@@ -6,6 +6,8 @@ import numpy as np
 
 from scancheck.checks.carry_faults import Fault
 from scancheck.checks.oracle import CaseReport
+from scancheck.ops import op_named
+from scancheck.ops.normal_form import has_plain_decays
 
 
 def faults_of_compensation(report: CaseReport) -> Iterator[Fault]:
@@ -14,7 +16,8 @@ def faults_of_compensation(report: CaseReport) -> Iterator[Fault]:
     Errors of products and sums are those of a sequential scan without fma.
     """
     tensors = report.inputs.tensors
-    if "a" not in tensors or report.case.dtype == "fp64":
+    plain = has_plain_decays(op_named(report.case.op), tensors)
+    if not plain or report.case.dtype == "fp64":
         return
     decays = tensors["a"].astype(np.float32).swapaxes(0, 1)
     drives = tensors["b"].astype(np.float32).swapaxes(0, 1)

@@ -5,6 +5,7 @@ lowered decays, or to the combination inside a chunk.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -20,7 +21,7 @@ from scancheck.oracles.numbers import concatenate
 
 FloatArray = NDArray[np.float64]
 Outputs = dict[str, FloatArray]
-FIELDS = ("w", "v", "k", "r", "log_w")
+FIELDS = ("w", "v", "k", "r", "log_w", "p", "q", "z")
 
 
 def run(
@@ -133,15 +134,15 @@ class SwappedCombine(Fp64System):
         before = np.concatenate([np.ones_like(w[:, :1]), before[:, :-1]], 1)
         nothing = tuple(np.zeros_like(array) for array in state)
         silent = part.v.like(np.zeros_like(part.v.value), np.zeros(part.v.shape))
-        carried = Lowered(w=part.w, v=silent, k=part.k, r=part.r, log_w=part.log_w)
+        carried = replace(part, v=silent)
         keys = np.ones((1, 1, 1, 1)) if part.k is None else part.k.value
         own = with_decay(part, np.ones_like(w))
         weighted = part.w.like(keys * before, np.zeros((keys * before).shape))
         if part.k is None:
             drive = before[:, :, 0, :] * part.v.value
-            own = Lowered(w=own.w, v=part.v.like(drive, np.zeros(drive.shape)))
+            own = replace(own, v=part.v.like(drive, np.zeros(drive.shape)))
         else:
-            own = Lowered(w=own.w, v=part.v, k=weighted, r=part.r)
+            own = replace(own, k=weighted)
         o1, s1, _ = Fp64System().forward(carried, state, 0, steps, False)
         o2, s2, _ = Fp64System().forward(own, nothing, 0, steps, False)
         return o1 + o2, tuple(x + y for x, y in zip(s1, s2, strict=True))
@@ -150,12 +151,8 @@ class SwappedCombine(Fp64System):
 def with_decay(lowered: Lowered, decay: FloatArray) -> Lowered:
     """The tile with other decays."""
     decay = np.ascontiguousarray(decay)
-    return Lowered(
-        w=lowered.w.like(decay, np.zeros(decay.shape)),
-        v=lowered.v,
-        k=lowered.k,
-        r=lowered.r,
-    )
+    w = lowered.w.like(decay, np.zeros(decay.shape))
+    return replace(lowered, w=w, log_w=None)
 
 
 def spans(lowered: Lowered, start: int, chunk: int) -> list[tuple[int, int]]:
@@ -173,7 +170,7 @@ def sliced(lowered: Lowered, first: int, last: int) -> Lowered:
         if number is not None and number.shape[1] > 1:
             number = number[:, first:last]
         parts[name] = number
-    return Lowered(**parts)
+    return replace(lowered, **parts)
 
 
 def scanned(part: Lowered, state: Any) -> Any:

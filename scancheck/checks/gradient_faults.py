@@ -195,7 +195,8 @@ def _cancelled(report: CaseReport, wrong: list[str]) -> Explanation | None:
     total minus prefix it has those of all terms, which this allows and no more.
     """
     tensors = report.inputs.tensors
-    if wrong not in (["a"], ["g"]) or report.cotangents is None:
+    forms = op_named(report.case.op).forms
+    if frozenset(wrong) not in forms or report.cotangents is None:
         return None
     name = wrong[0]
     h_bar = report.cotangents.get("h", np.zeros_like(tensors["b"]))

@@ -16,6 +16,8 @@ from scancheck.recipes.inputs import Inputs, tensor_format
 
 SHORT: tuple[Format, ...] = (BF16, FP16, TF32)
 WEIGHT_BITS = (8, 4)
+WEIGHT_SCALES = (((0, 1), "matrix"), ((1,), "channel"), ((0,), "state"))
+VECTOR_SCALES = (((0,), "vector"),)
 SOFTPLUS_THRESHOLD = 20.0  # of the frameworks
 SOFTPLUS_SUM = "softplus(x) is log(1 + exp(x)) with the sum rounded to fp32"
 Decays = Callable[[FloatArray], FloatArray]
@@ -94,7 +96,7 @@ def _other_tensors(
         for cause, detail, other in _variants(report, name, values):
             if other.shape != values.shape or (other != values).any():
                 yield cause, f"{name} {detail}", dict(tensors) | {name: other}
-    for detail, keys in _other_groups(tensors):
+    for detail, keys in _other_groups(tensors) if "delta" in tensors else ():
         yield "key_group", detail, dict(tensors) | keys
 
 
@@ -128,8 +130,9 @@ def _variants(
     spec = spec_of(op_named(report.case.op), name, values.ndim)
     if name == "A":
         yield "weight_sign", "is taken as -|A|", -np.abs(values)
+        scales = WEIGHT_SCALES if values.ndim == 2 else VECTOR_SCALES
         for bits in WEIGHT_BITS:
-            for axes, per in (((0, 1), "matrix"), ((1,), "channel"), ((0,), "state")):
+            for axes, per in scales:
                 detail = f"is quantised to {bits} bits, one scale per {per}"
                 yield "quantised_weights", detail, _quantised(values, bits, axes)
     stored = tensor_format(report.case, spec)

@@ -17,11 +17,12 @@ from scancheck.formats import format_named, round_array
 from scancheck.kernel import Kernel
 from scancheck.metrics import TensorMetrics, measure
 from scancheck.ops import op_named
-from scancheck.ops.normal_form import Op, spec_of
+from scancheck.ops.normal_form import Op, has_plain_decays, spec_of
 from scancheck.oracles.ladder import Reference, Truth, certify
 from scancheck.recipes.build import build
 from scancheck.recipes.catalog import RECIPES
-from scancheck.recipes.inputs import Inputs, cotangents
+from scancheck.recipes.inputs import Inputs, case_sizes, cotangents
+from scancheck.recipes.op_rules import chains_of
 from scancheck.runner import Outcome, execute
 from scancheck.verdict import Check, Verdict, first_wrong, judge, worst_verdict
 
@@ -189,7 +190,7 @@ def _judged(
 
 def device_for_case(op: Op, case: Case, request: Request) -> str:
     """Where a case's oracles and budgets run: the request's device for a large one."""
-    sizes = dict(case.sizes)
+    sizes = case_sizes(case)
     entries = math.prod(op.group_shape(sizes)) * sizes[op.time_axis]
     return request.device if entries >= CARD_ENTRIES else "cpu"
 
@@ -203,7 +204,7 @@ def is_exact(case: Case, inputs: Inputs, contract: Contract) -> bool:
     return (
         recipe is not None
         and recipe.exact
-        and "a" in inputs.tensors
+        and has_plain_decays(op_named(case.op), inputs.tensors)
         and contract.log == "none"
     )
 
@@ -296,8 +297,8 @@ def _forward_checks(
     device: str,
 ) -> list[Check]:
     """Judgements of the outputs, by rho and lambda too where those apply."""
-    sizes = dict(case.sizes)
-    chains = sizes["B"] * sizes["D"]
+    sizes = case_sizes(case)
+    chains = chains_of(op, sizes)
     recipe = RECIPES.get(case.recipe)
     judges = recipe is not None and recipe.independent_roundings
     moments = None

@@ -50,12 +50,13 @@ def step_by_step(
 ) -> StepByStep | None:
     """The failure of the sequence output on one chain and as few tokens as keep it.
 
-    None without one, and where no single chain fails by itself.
+    None without one, where no single chain fails by itself, and for ops with heads,
+    whose state is no chain.
     `with_chunk` gives the same kernel in another chunk size, where it can be had.
     """
     op = op_named(report.case.op)
     metrics = report.metrics.get(op.outputs[0].name)
-    if metrics is None or not metrics.wrong.any():
+    if "D" not in op.size_names or metrics is None or not metrics.wrong.any():
         return None
     axes = op.outputs[0].axes
     places = metrics.wrong.nonzero()

@@ -22,8 +22,8 @@ from scancheck.checks.related import (
 )
 from scancheck.contract import CONTRACT_FORMATS, Contract, resolve
 from scancheck.formats import FP32, Format, format_named, round_array
-from scancheck.ops.normal_form import spec_of
-from scancheck.recipes.inputs import Inputs, tensor_format
+from scancheck.ops.normal_form import has_plain_decays, spec_of
+from scancheck.recipes.inputs import Inputs, case_sizes, tensor_format
 from scancheck.recipes.streams import integers, stream
 
 FloatArray = NDArray[np.float64]
@@ -31,7 +31,21 @@ FloatArray = NDArray[np.float64]
 PADDED = 5  # tokens of padding
 SHUT = -256.0  # softplus of it, with any ordinary bias, is no step at all
 POWER = 3  # exponent of the scale
-DRIVES = {"linear_scan": "b", "selective_scan": "u"}
+DRIVES = {"linear_scan": "b", "selective_scan": "u", "ssd": "x"}  # of others: v
+READS = ("C", "q", "r")  # readouts: a sum over states
+# Values of tokens that leave a state as it is; retention's decay cannot be shut.
+IDENTITY: dict[str, dict[str, float]] = {
+    "linear_scan": {"a": 1.0, "g": 0.0, "b": 0.0},
+    "linear_attention": {"v": 0.0},
+    "simple_gla": {"g": 0.0, "v": 0.0},
+    "gla": {"gk": 0.0, "gv": 0.0, "v": 0.0},
+    "rwkv6": {"w": 0.0, "v": 0.0},
+    "delta_rule": {"beta": 0.0},
+    "gated_delta_rule": {"g": 0.0, "beta": 0.0},
+    "kda": {"g": 0.0, "beta": 0.0},
+    "rwkv7": {"w": 0.0, "b": 0.0, "v": 0.0},
+}
+STEPS = {"selective_scan": ("u", "delta"), "ssd": ("x", "dt")}  # drive and step size
 # Logarithms of drives are taken in none of these; in the others they are or may be.
 LINEAR_IN_DRIVES = ("none", "diff", "segsum", "factored")
 
@@ -54,7 +68,7 @@ def scaling(subject: Subject) -> CaseReport | None:
     rounding and its sums and products are linear in the drives.
     """
     scaled = {}
-    for name in (DRIVES[subject.op.name], subject.op.state):
+    for name in (DRIVES.get(subject.op.name, "v"), subject.op.state):
         if name in subject.inputs.tensors:
             scaled[name] = np.ldexp(subject.inputs.tensors[name], POWER)
     related = _changed(subject, scaled)
@@ -76,7 +90,7 @@ def time_similarity(subject: Subject) -> CaseReport | None:
     products is declared, since each product of decays is scaled by a power of two and
     all terms of a state by the same one. Only for decays that are given as such.
     """
-    if "a" not in subject.inputs.tensors:
+    if not has_plain_decays(subject.op, subject.inputs.tensors):
         return None
     decay, drive = (subject.inputs.tensors[name] for name in ("a", "b"))
     source = stream("time_similarity", subject.case.seed)
@@ -103,13 +117,8 @@ def time_similarity(subject: Subject) -> CaseReport | None:
 def _padded(subject: Subject) -> Inputs | None:
     """The inputs with identity tokens appended, other values repeating the last."""
     op, inputs = subject.op, subject.inputs
-    if op.name == "linear_scan":
-        last = {"a": 1.0, "g": 0.0, "b": 0.0}
-    elif inputs.switches.get("delta_softplus"):
-        last = {"u": 0.0, "delta": SHUT}
-    elif "delta_bias" not in inputs.tensors:
-        last = {"u": 0.0, "delta": 0.0}
-    else:
+    last = _identity(op.name, inputs)
+    if last is None:
         return None
     tensors = {}
     for name, values in inputs.tensors.items():
@@ -123,6 +132,16 @@ def _padded(subject: Subject) -> Inputs | None:
                 values = np.pad(values, width, mode="edge")
         tensors[name] = values
     return _within_domain(subject, tensors)
+
+
+def _identity(op: str, inputs: Inputs) -> dict[str, float] | None:
+    """Values of an identity token; None where the op, or its bias, permits none."""
+    if op not in STEPS:
+        return IDENTITY.get(op)
+    drive, step = STEPS[op]
+    if inputs.switches.get(f"{step}_softplus"):
+        return {drive: 0.0, step: SHUT}
+    return None if f"{step}_bias" in inputs.tensors else {drive: 0.0, step: 0.0}
 
 
 def _changed(subject: Subject, tensors: dict[str, FloatArray]) -> Inputs | None:
@@ -207,11 +226,13 @@ def _slack(subject: Subject, fmt: Format, values: FloatArray) -> FloatArray:
     contract, tensors = subject.request.contract, subject.inputs.tensors
     compute = format_named(resolve(contract, subject.case.dtype).compute)
     steps = dict(subject.case.sizes)[subject.op.time_axis]
-    names = (DRIVES[subject.op.name], subject.op.state)
+    names = (DRIVES.get(subject.op.name, "v"), subject.op.state)
     moved = sum(float(np.abs(tensors[n]).sum()) for n in names if n in tensors)
     read = 1.0
-    if "C" in tensors:
-        read += float(np.abs(tensors["C"]).max()) * subject.inputs.tensors["A"].shape[1]
+    _, states, _ = subject.op.group_shape(case_sizes(subject.case))
+    for name in READS:
+        if name in tensors:
+            read += float(np.abs(tensors[name]).max()) * states
     if "z" in tensors:
         read *= 1.0 + float(np.abs(tensors["z"]).max())
     scale = 4.0 * 2.0 ** (2 * POWER)

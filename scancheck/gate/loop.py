@@ -19,7 +19,8 @@ from scancheck.ops import op_named
 from scancheck.ops.normal_form import Op
 from scancheck.recipes.build import build
 from scancheck.recipes.case_list import case_list
-from scancheck.recipes.inputs import COTANGENT_KINDS, within_limits
+from scancheck.recipes.inputs import COTANGENT_KINDS, case_sizes, within_limits
+from scancheck.recipes.op_rules import chains_of
 from scancheck.record import Finding, RunRecord, finite_or_none
 from scancheck.red_check import RedCheck
 from scancheck.runner import accepted_parameters, execute, required_parameters
@@ -365,8 +366,9 @@ def is_empty(op: Op, case: Case) -> bool:
 
 
 def _size(op: Op, case: Case) -> int:
-    sizes = dict(case.sizes)
-    return sizes["B"] * sizes["D"] * (sizes[op.time_axis] + sizes.get("N", 1))
+    sizes = case_sizes(case)
+    _, keys, _ = op.group_shape(sizes)
+    return chains_of(op, sizes) * (sizes[op.time_axis] + keys)
 
 
 def _reason(report: CaseReport, verdict: Verdict) -> str:

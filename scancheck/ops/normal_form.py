@@ -136,6 +136,11 @@ class Op:
     constants: Callable[[Mapping[str, int]], dict[str, FloatArray]] = no_constants
 
 
+def has_plain_decays(op: Op, tensors: Mapping[str, Any]) -> bool:
+    """Whether decays are inputs themselves, `a`, and not exponentials of any."""
+    return frozenset({"a"}) in op.forms and "a" in tensors
+
+
 def spec_of(op: Op, name: str, rank: int | None = None) -> TensorSpec:
     """The spec of an input or output, in the variant that has `rank` axes.
 
