@@ -188,3 +188,28 @@ def test_a_hang_is_not_shrunk() -> None:
         raise AssertionError("tried")
 
     assert shrunk(never, full, hung) is full
+
+
+@pytest.mark.parametrize(
+    ("op", "sizes", "least"),
+    [
+        ("simple_gla", {"H": 2, "HV": 6, "K": 5, "V": 3}, {"H": 1, "HV": 2}),
+        ("ssd", {"G": 2, "H": 6, "N": 5, "P": 3}, {"G": 1, "H": 2}),
+        ("rwkv6", {"H": 4, "K": 5, "V": 3}, {"H": 2}),
+    ],
+)
+def test_heads_keys_and_values_become_the_fewest(
+    op: str, sizes: dict[str, int], least: dict[str, int]
+) -> None:
+    """A failure of two value heads keeps the keys that they share, of size 1."""
+    case = make_case(
+        op, {"B": 2, "T": 9, **sizes}, recipe="gaussian_slow", seed=1, options={}
+    )
+    heads = "HV" if "HV" in sizes else "H"
+
+    def fails(trial: Trial) -> str | None:
+        return "carry" if dict(trial.case.sizes)[heads] >= 2 else None
+
+    trial = Trial(case=case, cotangent_kind="dense")
+    found = sizes_of(shrunk(judge_by(fails), started(trial), FAILURE))
+    assert found == dict.fromkeys({"B", "T", "G", *sizes}, 1) | least

@@ -16,7 +16,9 @@ from scancheck.campaign.stream import (
 )
 from scancheck.campaign.trial import Judged, Trial
 from scancheck.ops import op_named
+from scancheck.recipes import build
 from scancheck.recipes.catalog import accepts_everything, recipes_for
+from scancheck.recipes.inputs import case_sizes
 from scancheck.verdict import Verdict
 
 
@@ -84,6 +86,25 @@ def test_trials_stay_within_the_sizes_of_their_profile(op: str, profile: str) ->
         assert 1 <= sizes["D"] <= WIDEST
         assert volume <= max(VOLUME[profile], smallest)
     assert max(map(max, lengths(profile, 64))) == LONGEST[profile]
+
+
+@pytest.mark.parametrize("op", ["simple_gla", "gla", "ssd", "kda"])
+def test_trials_of_ops_with_heads(op: str) -> None:
+    """They build, stay within the volume, and value heads share keys where any may."""
+    where = domain(op)
+    sizes = []
+    for trial in drawn(where, size=60):
+        sizes.append(case_sizes(trial.case))
+        groups, states, lanes = where.op.group_shape(sizes[-1])
+        steps = sizes[-1]["T"]
+        least = steps * states * groups // sizes[-1]["B"]
+        assert steps * groups * states * lanes <= max(VOLUME["quick"], least)
+        if steps <= 300:
+            assert build(trial.case).tensors
+    assert {s["H"] > 1 for s in sizes} == {True, False}
+    assert len({s.get("V", s.get("P")) for s in sizes}) > 4
+    shared = {s.get("HV", s["H"]) > s.get("G", s["H"]) for s in sizes}
+    assert shared == ({False} if op == "gla" else {True, False})
 
 
 def test_all_recipes_forms_and_cotangents_are_drawn() -> None:
