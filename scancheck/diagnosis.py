@@ -92,6 +92,26 @@ CAUSES: dict[str, Cause] = {
         "or a read past the end of an input",
         advice="check masks and the last block; all buffers are filled with NaN here",
     ),
+    "read_before_update": Cause(
+        text="each token reads the state before its own update",
+        advice="read o_t from S_t, after k_t v_t^T is added; only RWKV-6 reads S_{t-1}",
+    ),
+    "read_after_update": Cause(
+        text="each token reads the state after its own update",
+        advice="read o_t from S_{t-1}, and add the bonus for the token itself",
+    ),
+    "state_undecayed": Cause(
+        text="the gate multiplies what a token erases and writes, but not the state",
+        advice="decay the state first: S' = exp(g) S; S = S' + beta k (v - S'^T k)^T",
+    ),
+    "erased_undecayed": Cause(
+        text="what the delta rule erases is taken from the state before its decay",
+        advice="decay the state first: S' = exp(g) S; S = S' + beta k (v - S'^T k)^T",
+    ),
+    "state_transposed": Cause(
+        text="the final state is transposed",
+        advice="hand it out as K x V, or swap its axes in the adapter",
+    ),
     "overflow": Cause(
         text="an intermediate overflows, or zero meets infinity",
         advice="clamp before exp, use a masked segment sum, or renormalise the "
@@ -167,8 +187,9 @@ CAUSES: dict[str, Cause] = {
         advice="check the batch stride of the tensor named",
     ),
     "key_group": Cause(
-        text="channels use the keys of another group",
-        advice="the group of channel d is d // (D / G)",
+        text="channels or heads use the keys of another group",
+        advice="the group of channel d is d // (D / G); "
+        "the key head of value head j is j // (HV / H)",
     ),
     "short_decay": Cause(
         text="decays are rounded to a shorter format than claimed",

@@ -14,6 +14,7 @@ from scancheck.errors import CaseInvalid, KernelUnavailable
 from scancheck.kernel import Kernel
 from scancheck.kernels.cuda.catalog import kernels as cuda
 from scancheck.kernels.faulty.catalog import controls, faulty
+from scancheck.kernels.faulty.step_catalog import step_controls, step_faulty
 from scancheck.kernels.models.catalog import models
 from scancheck.recipes.catalog import check_has_recipes, ops_with_recipes
 from scancheck.target import load, suggestion
@@ -23,7 +24,8 @@ _FORMS = "a registered name, package.module:callable or path/file.py:callable"
 
 def kernels() -> tuple[Kernel, ...]:
     """Every registered kernel, also those that cannot run here."""
-    return (*models(), *cuda(), *faulty(), *controls(), *adapters())
+    planted = (*faulty(), *step_faulty(), *controls(), *step_controls())
+    return (*models(), *cuda(), *planted, *adapters())
 
 
 def resolve_target(

@@ -7,11 +7,13 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
+from scancheck.contract import parse_contract
 from scancheck.kernel import Kernel
 from scancheck.kernels.faulty.catalog import ALL_SHORT, FOLDER, PlantedBug
 from scancheck.kernels.models.step_calls import signature_of
 
 ERASING = ("delta_rule", "gated_delta_rule", "kda")
+CONTRACT = parse_contract("structure=sequential")
 STEP_OPS = ("linear_attention", "simple_gla", *ERASING)
 
 STEP_BUGS = (
@@ -61,6 +63,7 @@ def step_faulty() -> tuple[Kernel, ...]:
             name=f"faulty.{op}.{bug.module}",
             op=op,
             call=_call(op, bug.module),
+            contract=CONTRACT,
             dtypes=bug.dtypes,
             gradients=True,
             hazard=bug.hazard,
@@ -78,6 +81,7 @@ def step_controls() -> tuple[Kernel, ...]:
             name=f"control.{op}.step_form_torch",
             op=op,
             call=_call(op, "step_form_torch"),
+            contract=CONTRACT,
             dtypes=(*ALL_SHORT, "fp64"),
             gradients=True,
             edge_sizes=True,

@@ -101,7 +101,8 @@ def attention(form: StepForm, given: Given) -> tuple[Tensor, Tensor]:
         outputs.append(read(form.read_from(state, new), q[:, t]) * keys**-0.5)
         state = new
     o = torch.stack(outputs, 1) if outputs else v
-    return o.to(given["v"].dtype), form.final(state)
+    # Without a token the state is the caller's own tensor.
+    return o.to(given["v"].dtype), form.final(state if outputs else state.clone())
 
 
 def _decay(given: Given, t: int) -> Tensor | None:

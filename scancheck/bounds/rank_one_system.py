@@ -5,6 +5,7 @@ be computed as w S + p (q^T S)^T + k v^T or as (v - S^T k) times beta and k: the
 below hold for both.
 """
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -163,7 +164,27 @@ class RankOneErrorSystem(ErrorSystem):
             np.broadcast_to(peak[:, None, None], shape),
         )
         back = ColumnState(found.states[:, 0].copy(), found.errors[:, 0].copy(), peak)
-        return cotangents_of(lowered, states, obar, g[:, 1:]), back
+        bars = cotangents_of(lowered, states, obar, g[:, 1:])
+        return self._from_decayed_state(bars, lowered, g[:, 1:]), back
+
+    def _from_decayed_state(
+        self, bars: Cotangents, lowered: Lowered, g: ErrorNumber
+    ) -> Cotangents:
+        """The cotangents of w and q where a kernel forms those of gates and keys.
+
+        Ops multiply them by w. A kernel may multiply w S instead, which lost something
+        below the normal range, and for a delta rule's keys also beta times the error:
+        what is lost times what meets it is divided by w here.
+        """
+        w = np.abs(lowered.w.value)
+        lost = (self.rules.eta + self.rules.add_eta) / np.where(w > 0.0, w, np.inf)
+        size = g.magnitude + g.error
+        bars = replace(bars, w=_wider(bars.w, lost * size))
+        if not lowered.erases_decayed:
+            return bars
+        met = (np.abs(lowered.p.value) * size).sum((2, 3))[:, :, None, None]
+        met = met + 4.0 * size.sum(3)[:, :, :, None]
+        return replace(bars, q=_wider(bars.q, lost * met))
 
     def end_adjoint(self, carry: ColumnState) -> ErrorNumber:
         """The cotangent of the initial state."""
@@ -175,6 +196,11 @@ class RankOneErrorSystem(ErrorSystem):
             np.broadcast_to(carry.error[:, None], shape),
             np.broadcast_to(carry.peak[:, None], shape),
         )
+
+
+def _wider(number: ErrorNumber, more: FloatArray) -> ErrorNumber:
+    value, magnitude, error, peak = number.components
+    return number.like(value, magnitude, error + more, peak)
 
 
 def _known(number: ErrorNumber) -> Known:

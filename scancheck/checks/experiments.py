@@ -197,7 +197,7 @@ def _gradient_cause(report: CaseReport, check: Check) -> tuple[str, str]:
     found = explain_gradients(report)
     if found is not None:
         return found.cause, found.detail
-    gates = {"a", "g", "delta", "A", "delta_bias"}
+    gates = {"a", "g", "gk", "gv", "w", "delta", "dt", "A", "delta_bias", "dt_bias"}
     if wrong and wrong <= gates:
         return "gate_gradient", f"wrong: {', '.join(sorted(wrong))}"
     if wrong == {op.state}:

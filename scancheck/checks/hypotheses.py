@@ -14,6 +14,7 @@ from scancheck.checks.carry_faults import Fault, faults_at_edges, time_first
 from scancheck.checks.compensation_faults import faults_of_compensation
 from scancheck.checks.faulty_recurrence import Outputs
 from scancheck.checks.fitted_faults import fitted_faults
+from scancheck.checks.head_faults import faults_of_heads
 from scancheck.checks.input_faults import faults_of_inputs
 from scancheck.checks.oracle import CaseReport
 from scancheck.ops import op_named
@@ -34,6 +35,7 @@ def explain(report: CaseReport, chunks: Iterable[int]) -> Explanation | None:
         return Explanation(cause="local_element", chunk=None, detail=detail)
     sizes = list(chunks)
     found = _fitting(report, None, faults_of_inputs(report, truth))
+    found += _fitting(report, None, faults_of_heads(report, truth))
     found += _fitting(report, None, faults_of_compensation(report))
     for chunk in sizes:
         found += _fitting(report, chunk, faults_at_edges(report, truth, chunk))

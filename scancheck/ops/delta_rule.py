@@ -42,7 +42,9 @@ def lower_delta(tile: Tensors, log_w: Any) -> Lowered:
     w = same_at_all_times(tile["decay"], tile) if log_w is None else log_w.exp()
     written = per_head(tile["beta"]) * k
     q = k if log_w is None else w * k
-    return Lowered(w=w, log_w=log_w, k=written, p=-written, q=q, **fields)
+    return Lowered(
+        w=w, log_w=log_w, k=written, p=-written, q=q, erases_decayed=True, **fields
+    )
 
 
 def delta_pullback(

@@ -72,6 +72,7 @@ class Lowered:
     log_w: Any = None  # log of w where w = exp(log_w), same shape
     p: Any = None  # [G, T, K, 1]: rank-one transition, left
     q: Any = None  # [G, T, K, 1]: rank-one transition, right; with p or not at all
+    erases_decayed: bool = False  # q = w k, p = -beta k: a delta rule's k, from w S
     z: Any = None  # [G, T, 1, L]: value-side decay
     reads_before: bool = False  # o_t reads S_{t-1}
 
