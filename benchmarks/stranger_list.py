@@ -37,6 +37,7 @@ EXAMPLES = (
 # The packages whose versions decide a target's verdict, by the start of its name.
 PACKAGES = {
     "accelerated_scan": ("accelerated-scan", "torch"),
+    "fla": ("fla-core", "triton", "torch"),
     "jax": ("jax", "torch"),
     "mambapy": ("mambapy", "torch"),
     "torch": ("torch",),

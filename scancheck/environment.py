@@ -19,6 +19,8 @@ PACKAGES = (
     "accelerated-scan",
     "jax",
     "mambapy",
+    "fla-core",
+    "triton",
 )
 NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
 

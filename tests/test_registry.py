@@ -40,6 +40,7 @@ def test_every_family_is_registered() -> None:
         "control",
         "cuda",
         "accelerated_scan",
+        "fla",
         "jax",
         "mambapy",
         "torch",

@@ -23,7 +23,17 @@ _NEEDED_HEADERS = ("cuda_fp16.h", "cuda_bf16.h")
 @cache
 def unavailable() -> str | None:
     """Why CUDA kernels cannot run here, in one line, or None."""
-    return compiler_unavailable() or _torch_unavailable() or _device_unavailable()
+    return (
+        compiler_unavailable()
+        or _torch_unavailable()
+        or _device_unavailable(_cupy_release())
+    )
+
+
+@cache
+def device_unavailable() -> str | None:
+    """Why torch can use no CUDA device here, in one line, or None; torch stays out."""
+    return _torch_unavailable() or _device_unavailable(None)
 
 
 @cache
@@ -79,14 +89,15 @@ def _torch_unavailable() -> str | None:
     return None
 
 
-def _device_unavailable() -> str | None:
+def _device_unavailable(needed: int | None) -> str | None:
+    """As `unavailable`, for a driver of at least the CUDA release `needed`."""
     driver = _library("libcuda.so.1")
     if driver is None:
         return "no CUDA driver is installed"
     reported = ctypes.c_int()
     if driver.cuDriverGetVersion(ctypes.byref(reported)) != 0:
         return "the CUDA driver does not tell its version"
-    newest, needed = reported.value // 1000, _cupy_release()
+    newest = reported.value // 1000
     if needed is not None and newest < needed:
         return (
             f"the CUDA driver is for CUDA up to {newest}, and CuPy for CUDA {needed}: "

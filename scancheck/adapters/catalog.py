@@ -5,6 +5,7 @@ run here is told from installed versions alone.
 """
 
 from scancheck.adapters.accelerated_scan_ref import accelerated_scan_ref
+from scancheck.adapters.fla import fla_kernels
 from scancheck.adapters.jax_associative_scan import jax_associative_scan
 from scancheck.adapters.mambapy_pscan import mambapy_pscan
 from scancheck.adapters.mambapy_selective_scan import mambapy_selective_scan
@@ -16,6 +17,7 @@ def adapters() -> tuple[Kernel, ...]:
     """Every adapted kernel, those that cannot run here with the reason."""
     return (
         accelerated_scan_ref(),
+        *fla_kernels(),
         jax_associative_scan(),
         mambapy_pscan(),
         mambapy_selective_scan("selective_scan"),

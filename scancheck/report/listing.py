@@ -81,9 +81,10 @@ def _adapters(adapters: Iterable[Kernel]) -> Table:
     table = _table("adapters", *columns)
     for kernel in adapters:
         here = "no" if kernel.unavailable else "yes"
-        note = kernel.unavailable or ""
+        note = kernel.unavailable or kernel.note or ""
+        device = kernel.devices[0].upper()
         table.add_row(
-            kernel.name, kernel.op, here, "CPU", *_traits(kernel), escape(note)
+            kernel.name, kernel.op, here, device, *_traits(kernel), escape(note)
         )
     return table
 

@@ -12,7 +12,12 @@ from scancheck.kernels.cuda import toolkit
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing remembered, and every device visible."""
-    for name in ("unavailable", "compiler_unavailable", "include_directory"):
+    for name in (
+        "unavailable",
+        "compiler_unavailable",
+        "device_unavailable",
+        "include_directory",
+    ):
         monkeypatch.setattr(toolkit, name, getattr(toolkit, name).__wrapped__)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
@@ -83,6 +88,14 @@ def test_hidden_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     """CUDA_VISIBLE_DEVICES that names none is told."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert "CUDA_VISIBLE_DEVICES hides" in str(machine(monkeypatch))
+
+
+def test_a_device_without_cupy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What CuPy needs of a driver is no reason for those who do without it."""
+    assert machine(monkeypatch, driver=12040, cupy=13) is not None
+    assert toolkit.device_unavailable() is None
+    machine(monkeypatch, devices=0)
+    assert toolkit.device_unavailable() == "there is no CUDA device"
 
 
 def test_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:

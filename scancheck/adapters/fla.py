@@ -1,0 +1,135 @@
+"""fla.*: the kernels of flash-linear-attention that `fla_rows` lists, as our ops.
+
+They agree with the ops in this: tensors are [B, T, heads, width] and states K x V in
+fp32, gates are natural logs, the scale is K**-0.5 where none is given, and a call
+returns the output and, when asked, the final state. They take arguments by name here,
+so that their order (g before beta, w before k) is no concern.
+
+They are Triton kernels: compiled where there is a CUDA device, else run on the CPU by
+Triton's interpreter (`triton_interpreter`).
+"""
+
+import ast
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import cache, partial
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from scancheck.adapters.fla_rows import ROWS, Row
+from scancheck.adapters.triton_interpreter import BF16_IS_WRONG, activate
+from scancheck.kernel import Kernel
+from scancheck.kernels.cuda.toolkit import device_unavailable
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_NAME = "flash-linear-attention"
+_DISTRIBUTIONS = ("fla-core", _NAME)  # its kernels alone, and what once held all of it
+_INSTALL = "pip install 'scancheck[fla]'"
+_NEEDED = {"fla": _NAME, "einops": "einops", "triton": "triton"}  # module -> package
+_NO_DISPATCH = "FLA_DISABLE_BACKEND_DISPATCH"
+
+
+def call(row: Row, **tensors: "Tensor") -> "tuple[Tensor, Tensor]":
+    """Output and final state of the row's kernel, in the op's layouts.
+
+    Where it wants as many key heads as value heads, q and k are repeated, neighbours
+    sharing a key head, as fla's own layers do; their gradients are summed by torch. A
+    state in fp16 or bf16, which fused_recurrent_hgrn returns, is handed on in fp32.
+    """
+    if row.one_to_one:
+        shared = tensors["v"].shape[2] // tensors["k"].shape[2]
+        if shared > 1:
+            for name in ("q", "k"):
+                tensors[name] = tensors[name].repeat_interleave(shared, dim=2)
+    on_cpu = tensors[row.tensors[0]].device.type == "cpu"
+    function = _function(row.family, row.function, on_cpu)
+    given = {row.names.get(name, name): tensor for name, tensor in tensors.items()}
+    output, state = function(**given, **row.fixed, output_final_state=True)
+    return output, state.float()
+
+
+@cache
+def _function(family: str, name: str, interpreted: bool) -> Any:
+    """The function of fla.ops, imported so that it can run."""
+    if not interpreted:
+        return getattr(import_module(f"fla.ops.{family}"), name)
+    activate()
+    with _without_dispatch(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Triton is not supported")
+        return getattr(import_module(f"fla.ops.{family}"), name)
+
+
+@contextmanager
+def _without_dispatch() -> Iterator[None]:
+    """Within, fla does not look for the other libraries' kernels, all for devices."""
+    before = os.environ.get(_NO_DISPATCH)
+    os.environ[_NO_DISPATCH] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_NO_DISPATCH]
+        else:
+            os.environ[_NO_DISPATCH] = before
+
+
+def unavailable(family: str, function: str) -> str | None:
+    """Why the function cannot run here, or None."""
+    for module, package in _NEEDED.items():
+        if find_spec(module) is None:
+            return f"{package} is not installed; {_INSTALL}"
+    if function not in _functions(family):
+        return f"{_NAME} {_version()} has no {function}"
+    return None
+
+
+@cache
+def _functions(family: str) -> frozenset[str]:
+    """What fla.ops.<family> offers, read from its source: importing it loads torch."""
+    spec = find_spec("fla")
+    found: set[str] = set()
+    for folder in (spec and spec.submodule_search_locations) or ():
+        source = Path(folder, "ops", family, "__init__.py")
+        if source.is_file():
+            for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.ImportFrom):
+                    found |= {alias.asname or alias.name for alias in node.names}
+    return frozenset(found)
+
+
+def _version() -> str:
+    for distribution in _DISTRIBUTIONS:
+        with suppress(PackageNotFoundError):
+            return version(distribution)
+    return "of unknown version"
+
+
+def fla_kernels() -> tuple[Kernel, ...]:
+    """Every row as a kernel, judged under the default contract."""
+    return tuple(_kernel(row) for row in ROWS)
+
+
+def _kernel(row: Row) -> Kernel:
+    interpreted = device_unavailable() is not None
+    dtypes = row.dtypes
+    if interpreted:
+        dtypes = tuple(dtype for dtype in dtypes if dtype != "bf16")
+    return Kernel(
+        name=f"fla.{row.function}",
+        op=row.op,
+        call=partial(call, row),
+        dtypes=dtypes,
+        chunk=row.chunk,
+        gradients=row.gradients,
+        supports=row.tensors,
+        unavailable=unavailable(row.family, row.function),
+        note=BF16_IS_WRONG if interpreted else None,
+        devices=("cpu",) if interpreted else ("cuda",),
+    )

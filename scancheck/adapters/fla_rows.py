@@ -1,0 +1,95 @@
+"""The kernels of flash-linear-attention that are adapted, one row each.
+
+A row says what a kernel of fla calls the op's tensors, and sets what its defaults leave
+different from the op. Source: the signatures in fla/ops of flash-linear-attention 0.6.0
+and of commit bc3b101d.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+_ALL = ("fp32", "fp16", "bf16")
+_QKV = ("q", "k", "v")
+_RKVW = ("r", "w", "k", "v")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One kernel of fla, and how its conventions differ from the op's."""
+
+    family: str  # its package in fla.ops
+    function: str  # its name there
+    op: str
+    tensors: tuple[str, ...]  # the op's inputs that it takes
+    names: Mapping[str, str] = field(default_factory=dict)  # op's name -> fla's
+    fixed: Mapping[str, Any] = field(default_factory=dict)  # further arguments
+    chunk: int | None = None  # tokens per chunk that it takes by itself
+    gradients: bool = True
+    dtypes: tuple[str, ...] = _ALL
+    one_to_one: bool = False  # wants as many key heads as value heads
+
+
+def _chunk(
+    family: str, op: str, *tensors: str, tokens: int = 64, **differing: Any
+) -> Row:
+    return Row(
+        family=family,
+        function=f"chunk_{family}",
+        op=op,
+        tensors=(*tensors, "initial_state"),
+        chunk=tokens,
+        **differing,
+    )
+
+
+def _recurrent(family: str, op: str, *tensors: str, **differing: Any) -> Row:
+    return Row(
+        family=family,
+        function=f"fused_recurrent_{family}",
+        op=op,
+        tensors=(*tensors, "initial_state"),
+        **differing,
+    )
+
+
+# The chunk form divides by a normaliser unless told otherwise, the recurrent one not.
+_LINEAR: dict[str, Any] = {"one_to_one": True, "fixed": {"normalize": False}}
+# Log decays -(8 / H) (1 - layer / layers) j: those of layer 0, whatever the layers.
+_LIGHTNING: dict[str, Any] = {
+    "one_to_one": True,
+    "fixed": {"layer_idx": 0, "num_layers": 1},
+}
+# The chunk form has scale 1 by itself, the recurrent one K**-0.5.
+_RWKV7: dict[str, Any] = {"fixed": {"scale": 1.0}}
+# x is what is added, the input gate (1 - exp(g) in HGRN) already in it.
+_HGRN: dict[str, Any] = {"names": {"b": "x"}}
+
+ROWS = (
+    _chunk("linear_attn", "linear_attention", *_QKV, **_LINEAR),
+    _recurrent("linear_attn", "linear_attention", *_QKV, **_LINEAR),
+    _chunk("simple_gla", "simple_gla", *_QKV, "g", one_to_one=True),
+    _recurrent("simple_gla", "simple_gla", *_QKV, "g", one_to_one=True),
+    _chunk("retention", "retention", *_QKV, one_to_one=True),
+    _recurrent("retention", "retention", *_QKV, one_to_one=True),
+    _chunk("lightning_attn", "lightning_attention", *_QKV, **_LIGHTNING),
+    _recurrent("lightning_attn", "lightning_attention", *_QKV, **_LIGHTNING),
+    # The chunk form calls the gate g and has none for values.
+    _chunk("gla", "gla", *_QKV, "gk", names={"gk": "g"}),
+    _recurrent("gla", "gla", *_QKV, "gk", "gv"),
+    _chunk("rwkv6", "rwkv6", *_RKVW, "u"),
+    _recurrent("rwkv6", "rwkv6", *_RKVW, "u"),
+    # The chunk form refuses fp32 by an assertion.
+    _chunk("delta_rule", "delta_rule", *_QKV, "beta", one_to_one=True, dtypes=_ALL[1:]),
+    _recurrent("delta_rule", "delta_rule", *_QKV, "beta", one_to_one=True),
+    _chunk("gated_delta_rule", "gated_delta_rule", *_QKV, "g", "beta"),
+    _recurrent(
+        "gated_delta_rule", "gated_delta_rule", *_QKV, "g", "beta", gradients=False
+    ),
+    _chunk("kda", "kda", *_QKV, "g", "beta"),
+    _recurrent("kda", "kda", *_QKV, "g", "beta", gradients=False),
+    _chunk("rwkv7", "rwkv7", *_RKVW, "a", "b", tokens=16, **_RWKV7),
+    _recurrent("rwkv7", "rwkv7", *_RKVW, "a", "b", gradients=False, **_RWKV7),
+    _chunk("hgrn", "linear_scan", "g", "b", tokens=128, **_HGRN),
+    _recurrent("hgrn", "linear_scan", "g", "b", **_HGRN),
+)

@@ -1,0 +1,353 @@
+"""flash-linear-attention's kernels in our calling form, against loops of float64."""
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from scancheck.adapters import fla
+from scancheck.adapters.catalog import adapters
+from scancheck.adapters.fla_rows import ROWS
+from scancheck.kernel import Kernel
+
+KERNELS = {kernel.name: kernel for kernel in adapters() if kernel.name[:4] == "fla."}
+HERE = [kernel for kernel in KERNELS.values() if kernel.unavailable is None]
+B, T, H, HV, K, V, D = 1, 70, 2, 4, 16, 16, 5
+GROUPED = ("linear_attention", "simple_gla", "retention", "lightning_attention")
+GROUPED += ("delta_rule", "gated_delta_rule", "kda")
+SHAPES = {
+    "v": (B, T, "heads", V),
+    "beta": (B, T, "heads"),
+    "gv": (B, T, H, V),
+    "u": (H, K),
+    "initial_state": (B, "heads", K, V),
+}
+# What fla 0.6.0 gets wrong on these cases: findings, which an update may end.
+FINDINGS = {
+    # The final state's cotangent is not used.
+    "fla.fused_recurrent_rwkv6": {"k", "v", "w", "initial_state"},
+    # Nor here, and the initial state has no gradient at all.
+    "fla.chunk_hgrn": {"b", "g", "initial_state"},
+    # 0 times infinity: decays of the rows after the last token of a part of a chunk.
+    "fla.chunk_lightning_attn": {"final_state"},
+}
+OUTPUTS = {"output", "final_state"}  # as `errors` calls them
+# A convention that is not met is off by tenths. Rounding is below this: fp32 sums of
+# 70 tokens give 1e-6, fp16 storage 5e-4 with operands rounded at several points.
+MARGIN = {"fp32": 1e-4, "fp16": 5e-3}
+TORCH = {"fp32": torch.float32, "fp16": torch.float16}
+
+needs_fla = pytest.mark.skipif(not HERE, reason="flash-linear-attention is missing")
+
+
+def case(kernel: Kernel, dtype: str = "fp32", heads: int = H) -> dict[str, Tensor]:
+    """Tensors of the kernel's op: slow decays, keys of norm 1, betas in (0, 1)."""
+    source = torch.Generator().manual_seed(5)
+    tensors = {}
+    for name in kernel.supports or ():
+        if kernel.op == "linear_scan":
+            shape: tuple[Any, ...] = (B, D) if name == "initial_state" else (B, T, D)
+        elif name == "g" and kernel.op != "kda":
+            shape = (B, T, "heads")
+        elif name == "g":
+            shape = (B, T, "heads", K)
+        else:
+            shape = SHAPES.get(name, (B, T, H, K))
+        sizes = [heads if size == "heads" else size for size in shape]
+        drawn = torch.randn(sizes, generator=source, dtype=torch.float64)
+        if name == "beta":
+            drawn = drawn.sigmoid()
+        elif name in ("g", "gk", "gv") or name == "w":
+            drawn = -0.1 * drawn.abs()
+        elif name in ("k", "a", "b") and kernel.op != "linear_scan":
+            drawn = torch.nn.functional.normalize(drawn, dim=-1)
+        stored = torch.float32 if name == "initial_state" else TORCH[dtype]
+        tensors[name] = drawn.to(stored)
+    if kernel.op == "rwkv7":
+        tensors["b"] *= -tensors["a"]  # not parallel to a, and small
+    return tensors
+
+
+def loop(op: str, given: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """Output and final state token by token, S = diag(w) S diag(z) + p (q^T S) + k v^T.
+
+    The steps are those of the ops' definitions: linear_attention to kda as in Yang et
+    al. 2024 (gated delta networks), rwkv6 and rwkv7 as in Peng et al. 2024 and 2025.
+    """
+    x = dict(given)
+    state = x["initial_state"]
+    outputs = []
+    if op == "linear_scan":
+        for t in range(T):
+            state = x["g"][:, t].exp() * state + x["b"][:, t]
+            outputs.append(state)
+        return torch.stack(outputs, 1), state
+    heads = state.shape[1]
+    read = x.get("q", x.get("r"))
+    assert read is not None
+    if op in GROUPED:
+        read, x["k"] = (y.repeat_interleave(heads // H, 2) for y in (read, x["k"]))
+    scale = 1.0 if op == "rwkv7" else K**-0.5
+    order = torch.arange(heads, dtype=torch.float64)
+    constant = {
+        "retention": 1 - 2 ** (-5 - order),
+        "lightning_attention": (-8 / heads * order).exp(),
+    }
+    for t in range(T):
+        k, v, r = x["k"][:, t], x["v"][:, t], scale * read[:, t]
+        w = torch.ones(B, heads, 1, dtype=torch.float64)
+        if op in constant:
+            w = constant[op][None, :, None].expand(B, heads, 1)
+        elif op in ("simple_gla", "gated_delta_rule"):
+            w = x["g"][:, t, :, None].exp()
+        for gate in ("g" if op == "kda" else "", "gk", "w"):
+            w = x[gate][:, t].exp() if gate in x else w
+        decayed = w[..., None] * state
+        if "gv" in x:
+            decayed = decayed * x["gv"][:, t, :, None].exp()
+        write = v
+        if "beta" in x:
+            erased = torch.einsum("bhkv,bhk->bhv", decayed, k)
+            write = x["beta"][:, t, :, None] * (v - erased)
+        new = decayed + k[..., None] * write[..., None, :]
+        if op == "rwkv7":
+            seen = torch.einsum("bhkv,bhk->bhv", state, x["a"][:, t])
+            new = new + x["b"][:, t, ..., None] * seen[..., None, :]
+        if op == "rwkv6":
+            bonus = (x["u"] * k)[..., None] * v[..., None, :]
+            outputs.append(torch.einsum("bhkv,bhk->bhv", state + bonus, r))
+        else:
+            outputs.append(torch.einsum("bhkv,bhk->bhv", new, r))
+        state = new
+    return torch.stack(outputs, 1), state
+
+
+def gradients(
+    tensors: dict[str, Tensor], outputs: tuple[Tensor, Tensor]
+) -> dict[str, Tensor]:
+    """Gradients of both outputs, the final state's cotangent as dense as the other."""
+    source = torch.Generator().manual_seed(9)
+    bars = [
+        torch.randn(o.shape, generator=source, dtype=torch.float64) for o in outputs
+    ]
+    found = torch.autograd.grad(
+        outputs,
+        list(tensors.values()),
+        [bar.to(o.dtype) for bar, o in zip(bars, outputs, strict=True)],
+        allow_unused=True,
+    )
+    return {
+        name: torch.zeros_like(x) if grad is None else grad
+        for (name, x), grad in zip(tensors.items(), found, strict=True)
+    }
+
+
+def off(found: Tensor, want: Tensor) -> float:
+    """The error's norm relative to that of what is wanted."""
+    return float((found.double() - want).detach().norm() / want.detach().norm())
+
+
+def errors(
+    kernel: Kernel,
+    tensors: dict[str, Tensor],
+    want_of: dict[str, Tensor] | None = None,
+    *,
+    backward: bool = False,
+) -> dict[str, float]:
+    """How far outputs (and gradients) are from the loop's of `want_of`."""
+    given = {name: x.detach().requires_grad_(backward) for name, x in tensors.items()}
+    exact = {
+        name: x.detach().double().requires_grad_(backward)
+        for name, x in (want_of or tensors).items()
+    }
+    found, want = kernel.call(**given), loop(kernel.op, exact)
+    assert found[1].dtype == torch.float32
+    named = zip(("output", "final_state"), found, want, strict=True)
+    result = {name: off(f, w) for name, f, w in named}
+    if backward:
+        slopes, wanted = gradients(given, found), gradients(exact, want)
+        result |= {name: off(slopes[name], wanted[name]) for name in tensors}
+    return result
+
+
+def too_far(found: dict[str, float], dtype: str = "fp32") -> set[str]:
+    """What is further from the loop than rounding takes it."""
+    return {name for name, error in found.items() if not error < MARGIN[dtype]}
+
+
+@needs_fla
+@pytest.mark.parametrize("kernel", HERE, ids=lambda kernel: kernel.name)
+def test_conventions_are_the_ops(kernel: Kernel) -> None:
+    """Outputs, and gradients where it has them, are those of a plain loop."""
+    dtype = kernel.dtypes[0]
+    found = errors(kernel, case(kernel, dtype), backward=kernel.gradients)
+    assert too_far(found, dtype) == FINDINGS.get(kernel.name, set()), found
+
+
+@needs_fla
+@pytest.mark.parametrize(
+    "kernel", [k for k in HERE if k.op in GROUPED], ids=lambda kernel: kernel.name
+)
+def test_value_heads_share_neighbouring_key_heads(kernel: Kernel) -> None:
+    """With more value heads than key heads, head j has key head j // (HV // H)."""
+    dtype = kernel.dtypes[0]
+    tensors = case(kernel, dtype, HV)
+    known = FINDINGS.get(kernel.name, set())
+    assert too_far(errors(kernel, tensors), dtype) == known
+    other = {name: tensors[name].flip(2) for name in ("q", "k")}
+    assert too_far(errors(kernel, tensors, tensors | other), dtype) == OUTPUTS
+
+
+@needs_fla
+@pytest.mark.parametrize(
+    ("name", "swapped"),
+    [
+        ("fla.chunk_gated_delta_rule", ("g", "beta")),
+        ("fla.chunk_kda", ("q", "k")),
+        ("fla.chunk_rwkv6", ("r", "k")),
+        ("fla.chunk_rwkv7", ("a", "b")),
+        ("fla.fused_recurrent_gla", ("gk", "gv")),
+        ("fla.fused_recurrent_hgrn", ("g", "b")),
+    ],
+)
+def test_swapped_tensors_are_seen(name: str, swapped: tuple[str, str]) -> None:
+    """The case tells a convention from another: exchanged tensors are far off."""
+    kernel = KERNELS[name]
+    tensors = case(kernel)
+    one, other = swapped
+    exchanged = tensors | {one: tensors[other], other: tensors[one]}
+    assert too_far(errors(kernel, tensors, exchanged)) == OUTPUTS
+
+
+@needs_fla
+@pytest.mark.parametrize(
+    ("name", "fixed", "seen"),
+    [
+        ("fla.chunk_linear_attn", {}, None),
+        ("fla.fused_recurrent_rwkv7", {}, {"output"}),
+        (
+            "fla.chunk_lightning_attn",
+            {"layer_idx": 1, "num_layers": 2},
+            OUTPUTS,
+        ),
+    ],
+)
+def test_other_settings_are_seen(
+    name: str, fixed: dict[str, Any], seen: set[str] | None
+) -> None:
+    """Without its row's settings a kernel computes something else than the op."""
+    (row,) = [row for row in ROWS if f"fla.{row.function}" == name]
+    other = replace(KERNELS[name], call=partial(fla.call, replace(row, fixed=fixed)))
+    tensors = case(other)
+    if seen is None:  # a normaliser comes back beside the state
+        with pytest.raises(AttributeError, match="'tuple' object"):
+            other.call(**tensors)
+    else:
+        assert too_far(errors(other, tensors)) == seen
+
+
+@needs_fla
+def test_state_is_key_by_value() -> None:
+    """An initial state that is transposed gives other outputs."""
+    kernel = KERNELS["fla.chunk_gla"]
+    tensors = case(kernel)
+    other = tensors | {"initial_state": tensors["initial_state"].mT}
+    assert too_far(errors(kernel, tensors, other)) == OUTPUTS
+
+
+@needs_fla
+@pytest.mark.parametrize("kernel", HERE, ids=lambda kernel: kernel.name)
+def test_initial_state_may_be_left_out(kernel: Kernel) -> None:
+    """Without an initial state a kernel starts from zero."""
+    dtype = kernel.dtypes[0]
+    tensors = case(kernel, dtype)
+    zero = tensors | {"initial_state": torch.zeros_like(tensors["initial_state"])}
+    del tensors["initial_state"]
+    known = FINDINGS.get(kernel.name, set()) & OUTPUTS
+    assert too_far(errors(kernel, tensors, zero), dtype) == known
+
+
+@needs_fla
+def test_float32_is_refused_by_the_chunked_delta_rule() -> None:
+    """The row leaves out fp32 because fla does; an update may end that."""
+    kernel = KERNELS["fla.chunk_delta_rule"]
+    assert "fp32" not in kernel.dtypes
+    with pytest.raises(AssertionError, match="does not support float32"):
+        kernel.call(**case(kernel, "fp32"))
+
+
+@needs_fla
+def test_undeclared_gradients_are_none() -> None:
+    """A kernel that declares no gradients has none to give."""
+    for kernel in HERE:
+        if not kernel.gradients:
+            given = {n: x.requires_grad_() for n, x in case(kernel).items()}
+            output, _ = kernel.call(**given)
+            with pytest.raises((NotImplementedError, RuntimeError)):
+                output.sum().backward()
+
+
+def test_every_row_is_listed_once() -> None:
+    """Whether or not fla is installed, each row is an adapter under fla's name."""
+    assert len(KERNELS) == len(ROWS) == 22
+    assert set(KERNELS) == {f"fla.{row.function}" for row in ROWS}
+    for kernel in KERNELS.values():
+        assert (kernel.chunk is None) == ("fused_recurrent" in kernel.name)
+        assert kernel.devices in (("cpu",), ("cuda",))
+
+
+@pytest.mark.parametrize("package", ["flash-linear-attention", "einops", "triton"])
+def test_a_missing_package_is_the_reason(
+    monkeypatch: pytest.MonkeyPatch, package: str
+) -> None:
+    """Without a package its kernels stay listed, with how to install it."""
+    modules = {found: module for module, found in fla._NEEDED.items()}
+    monkeypatch.setattr(
+        fla, "find_spec", lambda name: None if name == modules[package] else object()
+    )
+    listed = fla.fla_kernels()
+    assert len(listed) == len(ROWS)
+    assert {kernel.unavailable for kernel in listed} == {
+        f"{package} is not installed; pip install 'scancheck[fla]'"
+    }
+
+
+def test_a_version_without_a_function_says_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Each function is looked for in the installed source, which is not imported."""
+    source = tmp_path / "ops" / "gla" / "__init__.py"
+    source.parent.mkdir(parents=True)
+    source.write_text("raise ImportError\nfrom .chunk import chunk_gla\n")
+    spec = SimpleNamespace(submodule_search_locations=[str(tmp_path)])
+    monkeypatch.setattr(fla, "find_spec", lambda name: spec)
+    monkeypatch.setattr(fla, "version", lambda name: "9.9")
+    fla._functions.cache_clear()
+    try:
+        assert fla.unavailable("gla", "chunk_gla") is None
+        assert fla.unavailable("gla", "fused_recurrent_gla") == (
+            "flash-linear-attention 9.9 has no fused_recurrent_gla"
+        )
+        assert fla.unavailable("kda", "chunk_kda") is not None
+    finally:
+        fla._functions.cache_clear()
+
+
+@pytest.mark.parametrize("reason", ["there is no CUDA device", None])
+def test_bf16_is_for_devices(
+    monkeypatch: pytest.MonkeyPatch, reason: str | None
+) -> None:
+    """The interpreter's wrong bf16 is not offered, with the reason; a device's is."""
+    monkeypatch.setattr(fla, "unavailable", lambda family, function: None)
+    monkeypatch.setattr(fla, "device_unavailable", lambda: reason)
+    for kernel in fla.fla_kernels():
+        assert ("bf16" in kernel.dtypes) == (reason is None)
+        assert "fp16" in kernel.dtypes
+        assert kernel.devices == (("cuda",) if reason is None else ("cpu",))
+        assert (kernel.note is None) == (reason is None)
+        assert kernel.note is None or "bf16" in kernel.note
