@@ -21,10 +21,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scancheck.adapters.fla_rows import ROWS, Row
+from scancheck.adapters.fla_rows import RECURRENT, ROWS, Row
 from scancheck.adapters.triton_interpreter import BF16_IS_WRONG, activate
+from scancheck.contract import Contract, Structure
 from scancheck.kernel import Kernel
 from scancheck.kernels.cuda.toolkit import device_unavailable
+from scancheck.ops import op_named
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -111,8 +113,25 @@ def _version() -> str:
     return "of unknown version"
 
 
+def contract_of(row: Row) -> Contract | None:
+    """What a kernel's form says of its rounding; None: the default contract.
+
+    A recurrent form goes token by token. Gates of diagonal transitions have their
+    gradient as a sum in reverse, in hgrn alone step by step.
+    """
+    if row.form != RECURRENT:
+        return None
+    summed = op_named(row.op).diagonal and not {"g", "gk", "w"}.isdisjoint(row.tensors)
+    return Contract(
+        structure=Structure(kind="sequential"),
+        gate_gradient=(
+            "reverse_cumsum" if summed and row.family != "hgrn" else "direct"
+        ),
+    )
+
+
 def fla_kernels() -> tuple[Kernel, ...]:
-    """Every row as a kernel, judged under the default contract."""
+    """Every row as a kernel."""
     return tuple(_kernel(row) for row in ROWS)
 
 
@@ -125,6 +144,7 @@ def _kernel(row: Row) -> Kernel:
         name=f"fla.{row.function}",
         op=row.op,
         call=partial(call, row),
+        contract=contract_of(row),
         dtypes=dtypes,
         chunk=row.chunk,
         gradients=row.gradients,

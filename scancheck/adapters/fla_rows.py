@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+CHUNK, RECURRENT = "chunk", "fused_recurrent"  # how names of functions begin
 _ALL = ("fp32", "fp16", "bf16")
 _QKV = ("q", "k", "v")
 _RKVW = ("r", "w", "k", "v")
@@ -29,13 +30,18 @@ class Row:
     dtypes: tuple[str, ...] = _ALL
     one_to_one: bool = False  # wants as many key heads as value heads
 
+    @property
+    def form(self) -> str:
+        """CHUNK or RECURRENT."""
+        return self.function.removesuffix(f"_{self.family}")
+
 
 def _chunk(
     family: str, op: str, *tensors: str, tokens: int = 64, **differing: Any
 ) -> Row:
     return Row(
         family=family,
-        function=f"chunk_{family}",
+        function=f"{CHUNK}_{family}",
         op=op,
         tensors=(*tensors, "initial_state"),
         chunk=tokens,
@@ -46,7 +52,7 @@ def _chunk(
 def _recurrent(family: str, op: str, *tensors: str, **differing: Any) -> Row:
     return Row(
         family=family,
-        function=f"fused_recurrent_{family}",
+        function=f"{RECURRENT}_{family}",
         op=op,
         tensors=(*tensors, "initial_state"),
         **differing,
