@@ -157,6 +157,19 @@ def test_op_by_name_says_what_it_lacks(tmp_path: Path) -> None:
         read_captured(path, "mamba")
 
 
+def test_ops_that_no_report_knows_are_refused(tmp_path: Path) -> None:
+    """Tensors of an op with heads are refused by its name, said or stored."""
+    path = tmp_path / "x.safetensors"
+    tensors = {n: torch.zeros(1, 4, 1, 2) for n in ("q", "k", "v")}
+    words = "op gla: captured tensors cannot be measured yet; expected one of linear_"
+    save_file(tensors, path)
+    with pytest.raises(CaseInvalid, match=words):
+        read_captured(str(path), "gla")
+    save_file(tensors, path, metadata={"scancheck": json.dumps({"op": "gla"})})
+    with pytest.raises(CaseInvalid, match=words):
+        read_captured(str(path))
+
+
 def test_nothing_in_a_file_is_executed(tmp_path: Path) -> None:
     """An npz with a pickle in it is refused, and the pickle not loaded."""
 

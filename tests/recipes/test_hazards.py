@@ -6,6 +6,7 @@ from drawn import (
     CHUNK,
     DTYPES,
     EVERY_FORM,
+    FORMS,
     LINEAR_FORMS,
     decays,
     states,
