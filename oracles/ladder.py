@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scancheck.ops.normal_form import Op, has_plain_decays, spec_of
+from scancheck.ops.normal_form import Op, is_algebraic, spec_of
 from scancheck.oracles import ball, double_double
 from scancheck.oracles.cuda_rungs import (
     solve_double_double_on_card,
@@ -191,7 +191,7 @@ def _is_short(op: Op, tensors: Arrays, gradients: bool) -> bool:
 def _is_dyadic(op: Op, tensors: Arrays, gradients: bool) -> bool:
     """Whether the op is sums and products of stored values, and they are few."""
     return (
-        has_plain_decays(op, tensors)
+        is_algebraic(op, tensors)
         and _is_short(op, tensors, gradients)
         and _sizes(op, tensors)[op.time_axis] <= EXACT_LENGTH
     )

@@ -17,7 +17,7 @@ from scancheck.formats import format_named, round_array
 from scancheck.kernel import Kernel
 from scancheck.metrics import TensorMetrics, measure
 from scancheck.ops import op_named
-from scancheck.ops.normal_form import Op, has_plain_decays, spec_of
+from scancheck.ops.normal_form import Op, is_algebraic, spec_of
 from scancheck.oracles.ladder import Reference, Truth, certify
 from scancheck.recipes.build import build
 from scancheck.recipes.catalog import RECIPES
@@ -198,13 +198,13 @@ def device_for_case(op: Op, case: Case, request: Request) -> str:
 def is_exact(case: Case, inputs: Inputs, contract: Contract) -> bool:
     """Whether every order of combination must give the exact result, to the bit.
 
-    Only plain decays qualify: no contract promises that exp(0) is exactly 1.
+    Only sums and products qualify: no contract promises that exp(0) is exactly 1.
     """
     recipe = RECIPES.get(case.recipe)
     return (
         recipe is not None
         and recipe.exact
-        and has_plain_decays(op_named(case.op), inputs.tensors)
+        and is_algebraic(op_named(case.op), inputs.tensors)
         and contract.log == "none"
     )
 

@@ -76,4 +76,5 @@ DELTA_RULE = op_with_heads(
     lower_pullback=delta_pullback,
     constants=scale_and_no_decay,
     diagonal=False,
+    algebraic=True,
 )

@@ -166,6 +166,7 @@ def op_with_heads(
     reads_before: bool = False,
     diagonal: bool = True,
     factored: bool = True,
+    algebraic: bool = False,
 ) -> Op:
     """An op with the state S [B, HV, K, V], or [B, H, K, V] where no input has HV."""
     repeated = any("HV" in spec.axes for spec in inputs)
@@ -197,4 +198,5 @@ def op_with_heads(
         reads_before=reads_before,
         diagonal=diagonal,
         factored=factored,
+        algebraic=algebraic,
     )

@@ -31,4 +31,5 @@ LINEAR_ATTENTION = op_with_heads(
     lower=lower,
     lower_pullback=written_and_read_pullback,
     constants=scale_and_no_decay,
+    algebraic=True,
 )

@@ -134,12 +134,18 @@ class Op:
     reads_before: bool = False  # outputs read the state before its update
     diagonal: bool = True  # whether the transition has no rank-one part
     factored: bool = False  # no lowered field has both keys and lanes
+    algebraic: bool = False  # sums and products of stored values and constants alone
     constants: Callable[[Mapping[str, int]], dict[str, FloatArray]] = no_constants
 
 
 def has_plain_decays(op: Op, tensors: Mapping[str, Any]) -> bool:
     """Whether decays are inputs themselves, `a`, and not exponentials of any."""
     return frozenset({"a"}) in op.forms and "a" in tensors
+
+
+def is_algebraic(op: Op, tensors: Mapping[str, Any]) -> bool:
+    """Whether these tensors make sums and products alone, without exponentials."""
+    return op.algebraic or has_plain_decays(op, tensors)
 
 
 def spec_of(op: Op, name: str, rank: int | None = None) -> TensorSpec:

@@ -27,4 +27,5 @@ RETENTION = op_with_heads(
     lower=lower,
     lower_pullback=lower_pullback,
     constants=constants,
+    algebraic=True,
 )
