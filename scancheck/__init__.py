@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from scancheck.contract import Contract as Contract
     from scancheck.gate import verify as verify
     from scancheck.kernel import Kernel as Kernel
+    from scancheck.ops.custom import custom_op as custom_op
 
 __version__ = "0.1.0"
 
@@ -21,10 +22,19 @@ _MODULE_OF = {
     "Contract": "scancheck.contract",
     "Kernel": "scancheck.kernel",
     "capture": "scancheck.capturing",
+    "custom_op": "scancheck.ops.custom",
     "verify": "scancheck.gate",
 }
 
-__all__ = ["Case", "Contract", "Kernel", "__version__", "capture", "verify"]
+__all__ = [
+    "Case",
+    "Contract",
+    "Kernel",
+    "__version__",
+    "capture",
+    "custom_op",
+    "verify",
+]
 
 
 def __getattr__(name: str) -> Any:

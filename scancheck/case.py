@@ -27,7 +27,9 @@ class Case:
         text = json.dumps(case_to_json(self), sort_keys=True)
         digest = hashlib.sha256(text.encode()).hexdigest()[:10]
         sizes = "x".join(str(value) for _, value in self.sizes)
-        return f"{self.op}-{self.dtype}-{self.recipe}-{sizes}-{digest}"
+        # An op of a user's own is named by its file.
+        op = self.op.rpartition("/")[2].replace(":", "-")
+        return f"{op}-{self.dtype}-{self.recipe}-{sizes}-{digest}"
 
 
 def make_case(

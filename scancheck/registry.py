@@ -16,7 +16,9 @@ from scancheck.kernels.cuda.catalog import kernels as cuda
 from scancheck.kernels.faulty.catalog import controls, faulty
 from scancheck.kernels.faulty.step_catalog import step_controls, step_faulty
 from scancheck.kernels.models.catalog import models
+from scancheck.ops.custom import CustomOp
 from scancheck.recipes.catalog import check_has_recipes, ops_with_recipes
+from scancheck.recipes.op_rules import register
 from scancheck.target import load, suggestion
 
 _FORMS = "a registered name, package.module:callable or path/file.py:callable"
@@ -37,6 +39,7 @@ def resolve_target(
     CaseInvalid with what to write instead, or KernelUnavailable with the reason.
     """
     if op is not None:
+        _register_if_own(op)
         check_has_recipes(op)
     found = _found(target, op)
     if op is not None and found.op != op:
@@ -44,6 +47,19 @@ def resolve_target(
     if found.unavailable is not None:
         raise KernelUnavailable(f"{found.name} cannot run here: {found.unavailable}")
     return (found,)
+
+
+def _register_if_own(op: str) -> None:
+    """Takes in the op that `path/file.py:NAME` names; other names are left alone."""
+    if ":" not in op:
+        return
+    loaded = load(op)
+    if not isinstance(loaded, CustomOp):
+        kind = type(loaded).__qualname__
+        raise CaseInvalid(
+            f"--op {op}: expected what scancheck.custom_op makes; got {kind}"
+        )
+    register(loaded, op)
 
 
 def loader(

@@ -49,6 +49,19 @@ def _outputs(report: CaseReport, op: Op, tensors: Mapping[str, Any]) -> Outputs:
     return {name: ball.value for name, ball in solution.outputs.items()}
 
 
+def _erases_decayed(report: CaseReport, op: Op) -> bool:
+    """Whether the op is a delta rule: what it erases is read from the decayed state."""
+    seen = []
+
+    def lower(tile: Tensors, carry: Any) -> tuple[Lowered, Any]:
+        lowered, after = op.lower(tile, carry)
+        seen.append(lowered.erases_decayed)
+        return lowered, after
+
+    _outputs(report, replace(op, lower=lower), report.inputs.tensors)
+    return any(seen)
+
+
 def _other_keys(report: CaseReport, op: Op) -> Iterator[Fault]:
     """Keys of other heads, where value heads share them."""
     tensors = report.inputs.tensors
@@ -111,6 +124,6 @@ def _other_updates(report: CaseReport, op: Op) -> Iterator[Fault]:
     if gates == ["g"]:
         update = replace(op, lower=on_update)
         yield "state_undecayed", "", _outputs(report, update, tensors)
-    if not op.diagonal and "beta" in tensors:
+    if not op.diagonal and _erases_decayed(report, op):
         erased = replace(op, lower=undecayed)
         yield "erased_undecayed", "", _outputs(report, erased, tensors)

@@ -19,6 +19,8 @@ from scancheck.recipes.op_rules import (
     CHOICES,
     ROUNDING_OPTIONS,
     channels_of,
+    drawn_as,
+    further_inputs,
     rules_of,
 )
 from scancheck.recipes.recipe import Recipe
@@ -48,7 +50,7 @@ def build(case: Case) -> Inputs:
     channels = channels_of(op, sizes)
     heads, states, _ = op.group_shape(sizes | {"B": 1})
     plan = Plan(
-        op=op.name,
+        op=drawn_as(op.name),
         form=options.get("form"),
         batch=sizes["B"],
         steps=sizes[op.time_axis],
@@ -64,7 +66,7 @@ def build(case: Case) -> Inputs:
         fmt=FORMATS[case.dtype],
         key=f"{case.op} {case.recipe} {case.seed}",
     )
-    tensors = recipe.tensors(plan)
+    tensors = recipe.tensors(plan) | further_inputs(op, sizes, plan.key)
     wanted = {
         name: values for name, values in tensors.items() if options.get(name, True)
     }
@@ -166,7 +168,7 @@ def _checked_recipe(
     regime = REGIMES.get(case.recipe)
     recipe = RECIPES[case.recipe] if regime is None else regime.recipe
     form = options.get("form")
-    if (case.op, form) not in recipe.supports:
+    if (drawn_as(case.op), form) not in recipe.supports:
         expected = ", ".join(
             op if form is None else f"{op} with form {form}"
             for op, form in recipe.supports

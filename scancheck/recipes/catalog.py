@@ -3,7 +3,13 @@
 from scancheck.errors import CaseInvalid
 from scancheck.ops import OPS, op_named
 from scancheck.recipes.hazards import ONLY_FULL, QUICK
-from scancheck.recipes.op_rules import FORMS, KEY_LAYOUTS, ROUNDING_OPTIONS, rules_of
+from scancheck.recipes.op_rules import (
+    FORMS,
+    KEY_LAYOUTS,
+    ROUNDING_OPTIONS,
+    drawn_as,
+    rules_of,
+)
 from scancheck.recipes.recipe import GROUPS, Recipe
 
 RECIPES: dict[str, Recipe] = {recipe.name: recipe for recipe in (*QUICK, *ONLY_FULL)}
@@ -21,13 +27,14 @@ def profile_of(recipe: object) -> str | None:
 
 def recipes_for(op: str, form: str | None = None) -> tuple[Recipe, ...]:
     """The recipes that apply to an op, and to a form of it where it has several."""
-    return tuple(r for r in RECIPES.values() if (op, form) in r.supports)
+    drawn = drawn_as(op)
+    return tuple(r for r in RECIPES.values() if (drawn, form) in r.supports)
 
 
 def ops_with_recipes() -> tuple[str, ...]:
     """The ops that can be judged: those that some recipe draws tensors for."""
     drawn = {op for recipe in RECIPES.values() for op, _ in recipe.supports}
-    return tuple(op for op in OPS if op in drawn)
+    return tuple(op for op in OPS if drawn_as(op) in drawn)
 
 
 def check_has_recipes(op: str) -> None:
@@ -72,10 +79,12 @@ def recipes_taken(
         forms = [form for form in FORMS if form in accepts]
     if not forms:
         raise CaseInvalid(f"accepts: expected a or g for {op}; got neither")
-    unfit_for_exact = requires & set(ROUNDING_OPTIONS)
+    # A user's own op may round where the op it is drawn as does not.
+    unfit_for_exact = requires & set(ROUNDING_OPTIONS) or drawn_as(op) != op
     return [
         (recipe, form)
         for recipe in RECIPES.values()
         for form in forms
-        if (op, form) in recipe.supports and not (recipe.exact and unfit_for_exact)
+        if (drawn_as(op), form) in recipe.supports
+        and not (recipe.exact and unfit_for_exact)
     ]

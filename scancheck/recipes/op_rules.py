@@ -5,11 +5,13 @@ the rest is here, an entry per op.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from scancheck.errors import CaseInvalid
-from scancheck.ops.normal_form import Op
+from scancheck.ops import OPS, op_named
+from scancheck.ops.custom import CustomOp
+from scancheck.ops.normal_form import Op, spec_of
 from scancheck.recipes.chains import Chains, Plan, Tensors
 from scancheck.recipes.heads import (
     delta_rule_tensors,
@@ -38,6 +40,7 @@ from scancheck.recipes.rosters import (
     Wide,
 )
 from scancheck.recipes.scans import linear_scan_tensors, selective_scan_tensors
+from scancheck.recipes.streams import stream, uniform
 
 FORMS = ("a", "g")
 KEY_LAYOUTS = ("time", "grouped", "constant")
@@ -152,12 +155,61 @@ RULES: dict[str, OpRules] = {
 }
 
 
+CUSTOM: dict[str, CustomOp] = {}  # ops of a user's own, by the name they go by
+
+
+def register(custom: CustomOp, name: str) -> None:
+    """From here on the op goes by this name, in this process.
+
+    Raises CaseInvalid where a built-in op has the name, or where sizes are not those of
+    the op whose recipes draw its tensors.
+    """
+    if name in OPS and name not in CUSTOM:
+        raise CaseInvalid(f"op {name!r} is built in; expected another name")
+    like = op_named(custom.like)
+    if custom.op.size_names != like.size_names:
+        raise CaseInvalid(
+            f"op {name}: expected the sizes of {custom.like}, "
+            f"{' '.join(like.size_names)}, since its recipes draw the tensors; got "
+            f"{' '.join(custom.op.size_names)}"
+        )
+    known = {spec.name for spec in like.inputs}
+    own = [s.name for s in custom.op.inputs if s.name not in known | {*custom.ranges}]
+    if own:
+        raise CaseInvalid(
+            f"op {name}: expected a range for {', '.join(own)}, which {custom.like} "
+            "does not have"
+        )
+    OPS[name] = replace(custom.op, name=name)
+    CUSTOM[name] = custom
+
+
+def drawn_as(op: str) -> str:
+    """The op whose recipes draw its tensors: itself, unless it is a user's own."""
+    return CUSTOM[op].like if op in CUSTOM else op
+
+
 def rules_of(op: str) -> OpRules:
     """The rules of an op; raises CaseInvalid for one that no recipe knows yet."""
+    if op in CUSTOM:
+        rules, inputs = RULES[drawn_as(op)], {s.name for s in CUSTOM[op].op.inputs}
+        kept = {n: x for n, x in rules.options.items() if n in inputs | {"chunk"}}
+        return replace(rules, options=kept)
     if op not in RULES:
         expected = ", ".join(RULES)
         raise CaseInvalid(f"op {op}: no recipe draws it; expected one of {expected}")
     return RULES[op]
+
+
+def further_inputs(op: Op, sizes: Mapping[str, int], key: str) -> Tensors:
+    """Inputs of a user's own op that no recipe draws, uniform within their range."""
+    if op.name not in CUSTOM:
+        return {}
+    found = {}
+    for name, (low, high) in CUSTOM[op.name].ranges.items():
+        shape = tuple(sizes[axis] for axis in spec_of(op, name).axes)
+        found[name] = uniform(stream(key, name), low, high, shape)
+    return found
 
 
 def channels_of(op: Op, sizes: Mapping[str, int]) -> int:
