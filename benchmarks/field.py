@@ -1,0 +1,271 @@
+"""The bench of the field: every adapter's verdict in every dtype, resumable.
+
+    python benchmarks/field.py [--device cuda] [--update] [--match NAMES] [-o FOLDER]
+
+Writes FOLDER/README.md and rows.csv (default reports/field/cpu), and for each line the
+whole verdict as JSON. A line is one kernel in one dtype, judged by the quick profile
+with gradients where it has them, in a process of its own: so a crash or a hang costs
+one line, and what a kernel compiles is compiled once for all cases. Rounding is told
+in bits: the median over cases of -log2(RMS error / RMS value), by tensor the worst.
+Exit code 1: a process that ended without a verdict.
+"""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from evidence import (
+    Row,
+    commit,
+    environment,
+    options_of,
+    read_rows,
+    table,
+    write_rows,
+)
+
+if TYPE_CHECKING:
+    from scancheck.checks.oracle import CaseReport
+    from scancheck.kernel import Kernel
+
+COMMAND = "python benchmarks/field.py"
+FIELDS = (
+    "kernel",
+    "op",
+    "dtype",
+    "device",
+    "version",
+    "verdict",
+    "cases",
+    "red",
+    "worst_ratio",
+    "worst_rho",
+    "bits",
+    "findings",
+    "first_case",
+    "reason",
+    "seconds",
+    "commit",
+)
+SHOWN = (
+    "kernel",
+    "dtype",
+    "verdict",
+    "cases",
+    "red",
+    "worst_ratio",
+    "worst_rho",
+    "bits",
+    "findings",
+)
+LIMIT_S = 1500.0
+NOT_JUDGED = "not judged"
+Line = tuple[str, str]
+
+
+class Bits:
+    """Effective precision of each output, case by case."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, list[float]] = {}
+
+    def __call__(self, done: int, total: int, report: "CaseReport") -> None:
+        """Takes in a case; what is not finite, or exact, has no precision to tell."""
+        for name, metrics in report.metrics.items():
+            exact = report.truth.outputs[name].hi
+            error = metrics.error
+            if not error.size or not np.isfinite(error).all():
+                continue
+            size, off = (float(np.sqrt(np.mean(x * x))) for x in (exact, error))
+            if off > 0.0 and np.isfinite(size) and size > 0.0:
+                self.found.setdefault(name, []).append(-np.log2(off / size))
+
+    def worst(self) -> str:
+        """The least median of all tensors."""
+        medians = [float(np.median(x)) for x in self.found.values()]
+        return f"{min(medians):.1f}" if medians else ""
+
+
+def judged(name: str, dtype: str, device: str, seed: int, record: Path) -> Row:
+    """One line, in this process."""
+    from scancheck import verify
+    from scancheck.errors import ScancheckError
+    from scancheck.registry import resolve_target
+
+    bits = Bits()
+    row = dict.fromkeys(FIELDS, "") | {"kernel": name, "dtype": dtype}
+    row |= {"device": device, "verdict": NOT_JUDGED}
+    try:
+        (kernel,) = resolve_target(name, None)
+        row["op"] = kernel.op
+        result = verify(
+            name,
+            dtypes=[dtype],
+            gradients=kernel.gradients,
+            seed=seed,
+            device=device,
+            json_path=record,
+            on_case=bits,
+        )
+    except ScancheckError as error:
+        return row | {"reason": str(error).splitlines()[0]}
+    found = result.record
+    red = sum(found.counts.get(v, 0) for v in ("FAIL", "SUSPECT", "NONFINITE", "ERROR"))
+    told = [f"{f.verdict} {f.tensor or f.check}: {f.cause}" for f in found.findings]
+    row |= {
+        "verdict": found.verdict,
+        "cases": str(sum(found.counts.values())),
+        "red": str(red),
+        "worst_ratio": _largest(found.worst_ratio),
+        "worst_rho": _largest(found.worst_rho),
+        "bits": bits.worst(),
+        "findings": "; ".join(told),
+        "first_case": found.findings[0].case_id if found.findings else "",
+    }
+    return row
+
+
+def _largest(values: dict[str, float | None]) -> str:
+    finite = [value for value in values.values() if value is not None]
+    return f"{max(finite):.3g}" if finite else ""
+
+
+def lines(match: str) -> Iterator[tuple["Kernel", str]]:
+    """Every adapter that runs here, in each of its dtypes."""
+    from scancheck.adapters.catalog import adapters
+
+    for kernel in adapters():
+        for dtype in kernel.dtypes:
+            if any(part in f"{kernel.name} {dtype}" for part in match.split(",")):
+                yield kernel, dtype
+
+
+def row_of(kernel: "Kernel", dtype: str, device: str, seed: int, folder: Path) -> Row:
+    """The line by a process of its own, with what became of that."""
+    record = folder / f"{kernel.name}-{dtype}.json"
+    words = ["--line", f"{kernel.name} {dtype}", "--device", device]
+    words += ["--seed", str(seed), "--record", str(record)]
+    row = dict.fromkeys(FIELDS, "") | {"kernel": kernel.name, "dtype": dtype}
+    row |= {"op": kernel.op, "device": device, "verdict": NOT_JUDGED}
+    started = time.monotonic()
+    try:
+        done = subprocess.run(
+            [sys.executable, __file__, *words],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=LIMIT_S,
+        )
+        told = [x for x in done.stdout.splitlines() if x.startswith("{")]
+        if told:
+            row |= json.loads(told[-1])
+        else:
+            last = (done.stderr.strip().splitlines() or ["no output"])[-1]
+            row["reason"] = f"process ended with {done.returncode}: {last}"
+    except subprocess.TimeoutExpired:
+        row["reason"] = f"not done in {LIMIT_S:.0f} s"
+    row |= {"seconds": f"{time.monotonic() - started:.0f}", "commit": commit()}
+    return row | {"version": version_of(kernel.name)}
+
+
+def version_of(name: str) -> str:
+    """The package and its version that a kernel is from."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    from stranger_list import PACKAGES
+
+    package = PACKAGES[name.split(".")[0]][0]
+    try:
+        return f"{package} {version(package)}"
+    except PackageNotFoundError:
+        return package
+
+
+def page(found: list[Row], device: str) -> str:
+    """The rows as Markdown."""
+    counts: dict[str, int] = {}
+    for row in found:
+        counts[row["verdict"]] = counts.get(row["verdict"], 0) + 1
+    told = ", ".join(f"{n} {verdict}" for verdict, n in sorted(counts.items()))
+    commits = ", ".join(sorted({row["commit"] for row in found}))
+    versions = ", ".join(sorted({row["version"] for row in found}))
+    left = [
+        f"- {row['kernel']} {row['dtype']}: {row['reason']}\n"
+        for row in found
+        if row["verdict"] == NOT_JUDGED
+    ]
+    return (
+        f"# Other people's kernels, judged on {device}\n\n"
+        f"{len(found)} kernels x dtypes: {told}. Of {versions}. The whole verdict of "
+        "each line is beside this page as JSON; its cases are replayed with `scancheck "
+        "verify KERNEL --dtype D --case ID`. rho: largest RMS error over the predicted "
+        "one; bits: effective precision of the worst output, median over cases. Commit "
+        f"{commits}. Made by `{COMMAND}`.\n\n"
+        + table(
+            [name.replace("_", " ") for name in SHOWN],
+            [[row[name] or "-" for name in SHOWN] for row in found],
+        )
+        + ("\nNot judged:\n\n" + "".join(left) if left else "")
+        + f"\n{environment()}\n"
+    )
+
+
+def run(
+    asked: list[tuple["Kernel", str]],
+    folder: Path,
+    device: str,
+    seed: int,
+    update: bool,
+) -> list[Row]:
+    """Judges what is asked for, or with `update` what is left; all rows of the page."""
+    folder.mkdir(parents=True, exist_ok=True)
+    kept = read_rows(folder / "rows.csv") if update else []
+    found = {line_of(row): row for row in kept if row["verdict"] != NOT_JUDGED}
+    for kernel, dtype in asked:
+        if (kernel.name, dtype) in found:
+            continue
+        if kernel.unavailable is not None:
+            row = dict.fromkeys(FIELDS, "") | {"kernel": kernel.name, "dtype": dtype}
+            row |= {"op": kernel.op, "device": device, "verdict": NOT_JUDGED}
+            row |= {"reason": kernel.unavailable, "commit": commit()}
+            row["version"] = version_of(kernel.name)
+        else:
+            row = row_of(kernel, dtype, device, seed, folder)
+        found[line_of(row)] = row
+        print(*line_of(row), row["verdict"], row["reason"], row["seconds"], flush=True)
+        done = sorted(found.values(), key=line_of)
+        write_rows(done, FIELDS, folder / "rows.csv")
+        (folder / "README.md").write_text(page(done, device), encoding="utf-8")
+    return list(found.values())
+
+
+def line_of(row: Row) -> Line:
+    """What identifies a row."""
+    return row["kernel"], row["dtype"]
+
+
+def main() -> int:
+    """Judges all adapters; inside a process, one line."""
+    parser = options_of(__doc__, "reports/field/cpu")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--line", help="inside a process: the kernel and its dtype")
+    parser.add_argument("--record", type=Path, help="and where its verdict goes")
+    options: Any = parser.parse_args()
+    if options.line is not None:
+        name, dtype = options.line.split()
+        row = judged(name, dtype, options.device, options.seed, options.record)
+        print(json.dumps({k: v for k, v in row.items() if v}), flush=True)
+        return 0
+    asked = list(lines(options.match))
+    rows = run(asked, options.output, options.device, options.seed, options.update)
+    crashed = [row for row in rows if row["reason"].startswith("process ended")]
+    return int(bool(crashed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
