@@ -92,12 +92,8 @@ def _other_reads(report: CaseReport, op: Op) -> Iterator[Fault]:
         return replace(lowered, reads_before=not op.reads_before), after
 
     other = replace(op, lower=lower, reads_before=not op.reads_before)
-    when = "after" if op.reads_before else "before"
-    yield (
-        f"read_{when}_update",
-        "",
-        _outputs(report, other, report.inputs.tensors),
-    )
+    cause = "read_after_update" if op.reads_before else "read_before_update"
+    yield cause, "", _outputs(report, other, report.inputs.tensors)
 
 
 def _other_updates(report: CaseReport, op: Op) -> Iterator[Fault]:

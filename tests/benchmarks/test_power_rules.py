@@ -101,7 +101,7 @@ def as_kernel(op: str) -> Kernel:
     return Kernel(name="loop", op=op, call=call, supports=tuple(names))
 
 
-@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("op", LOOPS)
 def test_loops_are_the_op(op: str) -> None:
     """The loop passes as a kernel, in fp32 with gradients, in every key layout."""
     request = Request(contract=Contract(), gradients=True)
@@ -114,7 +114,7 @@ def test_loops_are_the_op(op: str) -> None:
     assert set(judged) == {Verdict.PASS}
 
 
-@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("op", LOOPS)
 def test_loop_results_are_those_of_the_loop(op: str) -> None:
     """Outputs, and gradients of all inputs, also of those that nothing depends on."""
     # Where nothing rounds, so that alignment in memory has no say either.
@@ -132,7 +132,7 @@ def test_loop_results_are_those_of_the_loop(op: str) -> None:
         assert all((values == want[name]).all() for name, values in got.items())
 
 
-@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("op", LOOPS)
 def test_loops_take_no_tokens(op: str) -> None:
     """Without tokens the final state is the initial one."""
     case = case_list(op, "fp32", accepts=accepts_everything(op))[0]

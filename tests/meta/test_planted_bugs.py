@@ -11,7 +11,7 @@ from scancheck.kernels.models.catalog import (
     ALGORITHMS,
     COMPENSATIONS,
     LOG_FORMS,
-    OPS,
+    SCANS,
     model,
 )
 
@@ -31,7 +31,7 @@ def test_planted_bug_is_red_and_named(
     assert kernel.symptom in causes_until(kernel, dtype)
 
 
-@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("op", SCANS)
 def test_planted_bug_fails_a_whole_run(op: str) -> None:
     """The run of `scancheck verify` ends red, and names the bug among its findings."""
     kernel = next(k for k in faulty() if k.op == op)
@@ -60,17 +60,17 @@ MODELS = {
     for kernel, dtype in (
         *(
             (model(op, algorithm, "plain"), "fp32")
-            for op in OPS
+            for op in SCANS
             for algorithm in ALGORITHMS
         ),
         *(
             (model(op, "chunk", variant), "fp32")
-            for op in OPS
+            for op in SCANS
             for variant in COMPENSATIONS
         ),
         *(
             (model(op, LOG_FORMS[form][0], form), "bf16")
-            for op in OPS
+            for op in SCANS
             for form in LOG_FORMS
         ),
         (model("linear_scan", "chunk", "plain"), "fp8_e4m3"),
