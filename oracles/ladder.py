@@ -104,7 +104,7 @@ def _climb(
 ) -> Truth:
     """`certify`, rung after rung while an element is open."""
     if first is None:
-        solve_first = _on(device, op, "fp64", _solve_fp64)
+        solve_first = _on(device, "fp64", _solve_fp64)
         first = solve_first(op, tensors, switches, cotangents)
     names = tuple(first.outputs)
     references = {
@@ -134,7 +134,7 @@ def _climb(
             part_cotangents = _taken(op, cotangents, taken)
         if not applies(op, part, part_cotangents is not None):
             continue
-        on_device = _on(device, op, rung, climb)
+        on_device = _on(device, rung, climb)
         solution = on_device(op, part, switches, part_cotangents)
         for name, number in _numbers(solution).items():
             if name in open_ones:
@@ -168,10 +168,9 @@ def _solve_double_double(
     return solve(DoubleDoubleSystem(), op, tensors, switches, cotangents)
 
 
-def _on(device: str, op: Op, rung: str, climb: Callable[..., Solution]) -> Any:
-    """How to climb a rung on a device; what has no kernels runs on the CPU."""
-    plain = op.diagonal and not op.reads_before
-    if device == "cpu" or rung not in ON_CARD or not plain:
+def _on(device: str, rung: str, climb: Callable[..., Solution]) -> Any:
+    """How to climb a rung on a device; those without kernels run on the CPU."""
+    if device == "cpu" or rung not in ON_CARD:
         return climb
     return partial(ON_CARD[rung], device=device)
 

@@ -103,8 +103,7 @@ def _solved(
         columns = RankOneErrorSystem(rules)
         stretch = stretch_of(op, gradients=cotangents is not None)
         return solve(columns, op, tensors, switches, cotangents, stretch=stretch)
-    on_card = device != "cpu" and not op.reads_before
-    if on_card and has_card_budget(rules, log, cotangents is not None):
+    if device != "cpu" and has_card_budget(rules, log, cotangents is not None):
         return solve_errors_on_card(rules, op, tensors, switches, cotangents, device)
     system: ErrorSystem = ErrorSystem(rules)
     if log != "none":

@@ -65,7 +65,7 @@ def moments_for(
     forms = contract.log != "none" or contract.comp != "none"
     if forms or short or not op.diagonal:
         return None
-    if device != "cpu" and cotangents is None and not op.reads_before:
+    if device != "cpu" and cotangents is None:
         solution = solve_moments_on_card(rules, op, tensors, switches, device)
     else:
         solution = solve(MomentSystem(rules), op, tensors, switches, cotangents)

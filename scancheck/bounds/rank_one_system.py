@@ -50,7 +50,8 @@ class RankOneErrorSystem(ErrorSystem):
             raise CaseInvalid(
                 "contract structure: expected sequential, the only order whose bound "
                 "is known for a rank-one transition (delta rule, RWKV-7) so far; got "
-                f"{rules.structure.kind}"
+                f"{rules.structure.kind}. A kernel that goes token by token says so "
+                "with --contract structure=sequential"
             )
         if rules.comp != "none":
             raise CaseInvalid(
