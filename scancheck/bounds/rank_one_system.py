@@ -175,17 +175,22 @@ class RankOneErrorSystem(ErrorSystem):
 
         Ops multiply them by w. A kernel may multiply w S instead, which lost something
         below the normal range, and for a delta rule's keys also beta times the error:
-        what is lost times what meets it is divided by w here.
+        what is lost times what meets it is divided by w here. What k makes of the loss
+        in the error itself is in the cotangent of p = -beta k.
         """
         w = np.abs(lowered.w.value)
-        lost = (self.rules.eta + self.rules.add_eta) / np.where(w > 0.0, w, np.inf)
+        inverse = 1.0 / np.where(w > 0.0, w, np.inf)
+        eta = self.rules.eta + self.rules.add_eta
+        lost = eta * inverse
         size = g.magnitude + g.error
         bars = replace(bars, w=_wider(bars.w, lost * size))
         if not lowered.erases_decayed:
             return bars
         met = (np.abs(lowered.p.value) * size).sum((2, 3))[:, :, None, None]
         met = met + 4.0 * size.sum(3)[:, :, :, None]
-        return replace(bars, q=_wider(bars.q, lost * met))
+        keys = (np.abs(lowered.q.value) * inverse).sum(2, keepdims=True)
+        in_error = eta * (keys + 2.0) * size.sum(3)[:, :, :, None]
+        return replace(bars, q=_wider(bars.q, lost * met), p=_wider(bars.p, in_error))
 
     def end_adjoint(self, carry: ColumnState) -> ErrorNumber:
         """The cotangent of the initial state."""
