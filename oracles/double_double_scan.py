@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scancheck.ops.normal_form import Cotangents, Lowered
+from scancheck.oracles import rank_one_steps
 from scancheck.oracles.double_double import DoubleDouble, exact_double_double
 from scancheck.oracles.double_double_tile import (
     BUFFER_SIZE,
@@ -25,10 +26,11 @@ class DoubleDoubleSystem(GenericSystem):
 
     The state is a number [G, K, L]; kept states are a number [G, T + 1, K, L]. Another
     kind of number brings its own `constant` and `run`. Rank-one transitions are run
-    step by step, as GenericSystem does.
+    step by step, errors carried `by_columns`, or entry by entry like GenericSystem's.
     """
 
     general = False
+    by_columns = True
 
     def constant(self, values: FloatArray) -> Any:
         """Stored values as double-doubles of radius zero."""
@@ -44,6 +46,8 @@ class DoubleDoubleSystem(GenericSystem):
         self, lowered: Lowered, state: Any, start: int, total: int, keep: bool
     ) -> tuple[Any, Any, Any]:
         """o, the state after the tile, and all states of the tile when `keep`."""
+        if lowered.p is not None and self.by_columns:
+            return rank_one_steps.forward(lowered, state)
         if lowered.p is not None:
             return super().forward(lowered, state, start, total, keep)
         check_diagonal(lowered)
@@ -66,6 +70,8 @@ class DoubleDoubleSystem(GenericSystem):
         The carry into the last step has been decayed already, so that the decay of the
         reversed scan is 1 there and w_{t+1} at step t.
         """
+        if lowered.p is not None and self.by_columns:
+            return rank_one_steps.adjoint(lowered, states, obar, carry)
         if lowered.p is not None:
             return super().adjoint(lowered, states, obar, carry, start, total)
         w = lowered.w.broadcast_to((*obar.shape[:2], *lowered.w.shape[2:]))

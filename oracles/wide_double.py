@@ -59,6 +59,8 @@ _KIND = WideDouble(_nothing, _nothing, _nothing, np.zeros(0, np.int64))
 class WideSystem(DoubleDoubleSystem):
     """The scan and its adjoint over wide numbers."""
 
+    by_columns = False  # radii have exponents of their own
+
     def constant(self, values: FloatArray) -> WideDouble:
         """Stored values as wide numbers of radius zero."""
         return _KIND.exactly(values)

@@ -72,6 +72,22 @@ def test_long_sequences_stay_certified(parts: tuple[str, ...]) -> None:
         assert (np.abs(ball.value - want[name]) <= 4 * radius).all(), name
 
 
+def test_double_doubles_stay_certified_too() -> None:
+    """Norms of columns are carried there as well, for kernels in fp64."""
+    op = bare_op("rank")
+    tensors, bars = drawn(op, SIZES | {"T": 300, "K": 8, "Kw": 8}, 6)
+    exact = all_of(solve_multiprecision(op, tensors, {}, bars, bits=900))
+    found = all_of(solve(DoubleDoubleSystem(), op, tensors, {}, bars))
+    for name, number in found.items():
+        off = np.abs((number.hi - exact[name].hi) + (number.lo - exact[name].lo))
+        # Multiprecision carries its radii entry by entry: 900 bits are enough for 300
+        # steps. What is left is the distance to two float64.
+        size = np.abs(exact[name].hi).max()
+        assert (exact[name].radius <= 1e-31 * size).all()
+        assert (off <= number.radius + exact[name].radius).all(), name
+        assert (number.radius <= 1e-25 * size).all(), name
+
+
 def test_a_decay_for_all_keys_or_one_each() -> None:
     """w [G, T, 1, 1] and the same values written out for every key."""
     op = bare_op("rank")

@@ -1,0 +1,101 @@
+"""Rank-one transitions step by step in double-double, errors carried by column norms.
+
+Each step is taken from the state as if it were exact: the radii that come out are what
+the step itself lost, and what operands were off by. The 2-norm of a column's error then
+grows by the norm of the transition (transition_norm.py), where radii carried entry by
+entry would grow without end.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scancheck.ops.normal_form import Cotangents, Lowered
+from scancheck.oracles.numbers import stack
+from scancheck.oracles.rank_one import column_norms, cotangents_of
+from scancheck.oracles.transition_norm import transition_norm
+
+FloatArray = NDArray[np.float64]
+
+# Radii are computed without directed rounding: norms of K entries, and sums of them.
+UPWARD = 1.0 + 1e-12
+
+
+def forward(lowered: Lowered, state: Any) -> tuple[Any, Any, Any]:
+    """o [G, T, L], the last state [G, K, L], and all states [G, T + 1, K, L].
+
+    `state` and what is returned are double-doubles; the radius of a state's entry is
+    the norm of its column's error.
+    """
+    norms = _norms(lowered)
+    error = _errors(state)
+    states, outs = [_with(state, error)], []
+    for t in range(lowered.v.shape[1]):
+        before = _exact(states[-1])
+        read = (lowered.q[:, t] * before).sum(1)
+        moved = lowered.w[:, t] * before + lowered.p[:, t] * read[:, None, :]
+        new = moved + lowered.k[:, t] * lowered.v[:, t, None, :]
+        error = (norms[:, t, None] * error + _errors(new)) * UPWARD
+        states.append(_with(new, error))
+        outs.append((lowered.r[:, t] * states[-1]).sum(1))
+    o = stack(outs, 1) if outs else lowered.v
+    return o, states[-1], stack(states, 1)
+
+
+def adjoint(
+    lowered: Lowered, states: Any, obar: Any, carry: Any
+) -> tuple[Cotangents, Any]:
+    """Cotangents of the tile, and the cotangent of the state before it."""
+    norms = _norms(lowered)
+    error, inside = _errors(carry), []
+    for t in reversed(range(lowered.v.shape[1])):
+        g = _exact(carry) + lowered.r[:, t] * obar[:, t, None, :]
+        error = (error + _errors(g)) * UPWARD
+        inside.append(_with(g, error))
+        bare = _exact(g)
+        written = (lowered.p[:, t] * bare).sum(1)
+        back = lowered.w[:, t] * bare + lowered.q[:, t] * written[:, None, :]
+        error = (norms[:, t, None] * error + _errors(back)) * UPWARD
+        carry = _with(back, error)
+    bars = cotangents_of(_everywhere(lowered), states, obar, stack(inside[::-1], 1))
+    return bars, carry
+
+
+def _everywhere(lowered: Lowered) -> Lowered:
+    """The tile with decays written out in time, as the others are."""
+    steps = lowered.v.shape[1]
+    w = lowered.w.broadcast_to((lowered.w.shape[0], steps, *lowered.w.shape[2:]))
+    return replace(lowered, w=w)
+
+
+def _norms(lowered: Lowered) -> FloatArray:
+    """||A_t||, what operands are off by included, [G, T]."""
+    groups, steps, keys, _ = lowered.p.shape
+    w, p, q = lowered.w, lowered.p, lowered.q
+    wide = np.broadcast_to(w.hi[..., 0], (groups, steps, w.shape[2]))
+    off = np.broadcast_to(w.radius[..., 0], wide.shape).max(-1, initial=0.0)
+    p_size, q_size, p_off, q_off = (
+        np.sqrt((x[..., 0] ** 2).sum(-1)) for x in (p.hi, q.hi, p.radius, q.radius)
+    )
+    off = off + p_off * (q_size + q_off) + p_size * q_off
+    # hi is the value to 2**-53, which the norm's own margin takes in.
+    norms: FloatArray = (
+        transition_norm(wide, p.hi[..., 0], q.hi[..., 0]) + off
+    ) * UPWARD
+    return norms
+
+
+def _exact(number: Any) -> Any:
+    return number.like(number.hi, number.lo, np.zeros_like(number.hi))
+
+
+def _errors(number: Any) -> FloatArray:
+    """Norms of the radii of columns, [G, L]."""
+    return column_norms(np.broadcast_to(number.radius, number.hi.shape)) * UPWARD
+
+
+def _with(number: Any, error: FloatArray) -> Any:
+    radius = np.broadcast_to(error[:, None, :], number.hi.shape)
+    return number.like(number.hi, number.lo, radius)
