@@ -108,6 +108,14 @@ CAUSES: dict[str, Cause] = {
         text="what the delta rule erases is taken from the state before its decay",
         advice="decay the state first: S' = exp(g) S; S = S' + beta k (v - S'^T k)^T",
     ),
+    "seen_after_decay": Cause(
+        text="what the rank-one transition reads is the state after its decay",
+        advice="read a^T S from S_{t-1}, before it is multiplied by exp(w)",
+    ),
+    "bonus_dropped": Cause(
+        text="the bonus for the token itself is left out",
+        advice="o_t = r^T (S_{t-1} + diag(u) k v^T): add (r . u k) v",
+    ),
     "state_transposed": Cause(
         text="the final state is transposed",
         advice="hand it out as K x V, or swap its axes in the adapter",

@@ -53,7 +53,22 @@ STEP_BUGS = (
         hazard="A square final state is handed out transposed.",
         chunk=None,
     ),
+    PlantedBug(
+        module="seen_after_decay",
+        ops=("rwkv7",),
+        symptom="seen_after_decay",
+        hazard="What a rank-one transition reads is the state after its decay.",
+        chunk=None,
+    ),
+    PlantedBug(
+        module="bonus_dropped",
+        ops=("rwkv6",),
+        symptom="bonus_dropped",
+        hazard="The bonus of the token itself is left out.",
+        chunk=None,
+    ),
 )
+RWKV_OPS = ("rwkv6", "rwkv7")
 
 
 def step_faulty() -> tuple[Kernel, ...]:
@@ -75,19 +90,24 @@ def step_faulty() -> tuple[Kernel, ...]:
 
 
 def step_controls() -> tuple[Kernel, ...]:
-    """The fault-free loop in each op: control.gated_delta_rule.step_form_torch."""
+    """The fault-free loop of each op: control.gated_delta_rule.step_form_torch."""
     return tuple(
         Kernel(
-            name=f"control.{op}.step_form_torch",
+            name=f"control.{op}.{_loop_of(op)}",
             op=op,
-            call=_call(op, "step_form_torch"),
+            call=_call(op, _loop_of(op)),
             contract=CONTRACT,
             dtypes=(*ALL_SHORT, "fp64"),
             gradients=True,
             edge_sizes=True,
         )
-        for op in STEP_OPS
+        for op in (*STEP_OPS, *RWKV_OPS)
     )
+
+
+def _loop_of(op: str) -> str:
+    """The module whose loop an op's bugs replace a part of."""
+    return "rwkv_form_torch" if op in RWKV_OPS else "step_form_torch"
 
 
 def _call(op: str, module: str) -> Callable[..., Any]:
@@ -97,8 +117,9 @@ def _call(op: str, module: str) -> Callable[..., Any]:
     def call(**arguments: Any) -> Any:
         given = signature.bind(**arguments).arguments
         present = {name: x for name, x in given.items() if x is not None}
-        attention = import_module(f"{FOLDER}.step_form_torch").attention
-        return attention(import_module(f"{FOLDER}.{module}").FORM, present)
+        loops = import_module(f"{FOLDER}.{_loop_of(op)}")
+        loop = getattr(loops, op if op in RWKV_OPS else "attention")
+        return loop(import_module(f"{FOLDER}.{module}").FORM, present)
 
     call.__name__ = call.__qualname__ = op
     call.__signature__ = signature  # type: ignore[attr-defined]

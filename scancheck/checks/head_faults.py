@@ -116,10 +116,19 @@ def _other_updates(report: CaseReport, op: Op) -> Iterator[Fault]:
         bare, _ = op.lower(ungated(tile), carry)
         return replace(lowered, q=bare.q), after
 
+    def decayed(tile: Tensors, carry: Any) -> tuple[Lowered, Any]:
+        lowered, after = op.lower(tile, carry)
+        return replace(lowered, q=lowered.w * lowered.q), after
+
     tensors = report.inputs.tensors
     if gates == ["g"]:
         update = replace(op, lower=on_update)
         yield "state_undecayed", "", _outputs(report, update, tensors)
-    if not op.diagonal and _erases_decayed(report, op):
-        erased = replace(op, lower=undecayed)
-        yield "erased_undecayed", "", _outputs(report, erased, tensors)
+    if not op.diagonal:
+        from_decayed = _erases_decayed(report, op)
+        erased = replace(op, lower=undecayed if from_decayed else decayed)
+        cause = "erased_undecayed" if from_decayed else "seen_after_decay"
+        yield cause, "", _outputs(report, erased, tensors)
+    if "u" in tensors:
+        bare = dict(tensors) | {"u": np.zeros_like(tensors["u"])}
+        yield "bonus_dropped", "", _outputs(report, op, bare)
