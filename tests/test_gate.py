@@ -150,6 +150,22 @@ def test_what_is_required_and_there_changes_nothing() -> None:
     assert judged(right, require=names).verdict == "PASS"
 
 
+def test_cases_too_long_for_a_slow_kernel_are_listed() -> None:
+    """They are not given to it, and their number is told."""
+    longest = []
+
+    def slow(a: Tensor, b: Tensor, initial_state: Tensor | None = None) -> Outputs:
+        longest.append(a.shape[1])
+        return right(a, b, initial_state)
+
+    kernel = Kernel(name="slow", op="linear_scan", call=slow, longest=100)
+    result = verify(kernel)
+    assert result.verdict == "PASS"
+    assert 50 < max(longest) <= 100
+    (note,) = (n for n in result.record.not_judged if "longer than" in n)
+    assert re.fullmatch(r"\d+ of \d+ fp32 cases: longer than 100 tokens", note)
+
+
 def test_kwargs_take_everything() -> None:
     """A kernel with **kwargs is given every input, and judged in both forms."""
     given: set[str] = set()

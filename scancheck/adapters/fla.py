@@ -35,6 +35,7 @@ _NAME = "flash-linear-attention"
 _DISTRIBUTIONS = ("fla-core", _NAME)  # its kernels alone, and what once held all of it
 _INSTALL = "pip install 'scancheck[fla]'"
 _NEEDED = {"fla": _NAME, "einops": "einops", "triton": "triton"}  # module -> package
+LONGEST_INTERPRETED = 300  # tokens: four chunks of 64; longer ones take minutes each
 _NO_DISPATCH = "FLA_DISABLE_BACKEND_DISPATCH"
 
 
@@ -150,6 +151,7 @@ def _kernel(row: Row) -> Kernel:
         gradients=row.gradients,
         supports=row.tensors,
         unavailable=unavailable(row.family, row.function),
+        longest=LONGEST_INTERPRETED if interpreted else None,
         note=BF16_IS_WRONG if interpreted else None,
         devices=("cpu",) if interpreted else ("cuda",),
     )

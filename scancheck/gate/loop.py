@@ -192,7 +192,20 @@ class Judging:
                 f"{outside} of {len(cases)} {dtype} cases: outside the domain of the "
                 "contract"
             )
-        return inside
+        return self._within_length(inside, dtype)
+
+    def _within_length(self, cases: list[Case], dtype: str) -> list[Case]:
+        """The cases without those too long for a kernel that is run slowly."""
+        longest, axis = self.kernel.longest, self.op.time_axis
+        if longest is None:
+            return cases
+        short = [case for case in cases if dict(case.sizes)[axis] <= longest]
+        if len(short) < len(cases):
+            self.tally.not_judged.append(
+                f"{len(cases) - len(short)} of {len(cases)} {dtype} cases: longer than "
+                f"{longest} tokens"
+            )
+        return short
 
     def _probe(self, dtype: str, cases: list[Case]) -> None:
         """Which outputs the kernel returns, from its first case that runs."""
