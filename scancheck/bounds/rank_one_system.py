@@ -113,27 +113,24 @@ class RankOneErrorSystem(ErrorSystem):
         self, found: Columns, peak: FloatArray, before: FloatArray
     ) -> ErrorNumber:
         """S_0 .. S_T of a tile as error numbers, [G, T + 1, K, L]."""
-        shape = found.states.shape
-        peaks = np.concatenate([before[:, None], peak], 1)[:, :, None]
+        peaks = np.concatenate([before[:, None], peak], 1)
+        return self._number(found.states, found.errors, peaks)
+
+    def _number(
+        self, columns: FloatArray, error: FloatArray, peak: FloatArray
+    ) -> ErrorNumber:
+        """Columns [..., K, L] with an error norm and a peak [..., L] for each."""
         return ErrorNumber(
             self.rules,
-            found.states,
-            np.abs(found.states),
-            np.broadcast_to(found.errors[:, :, None], shape),
-            np.broadcast_to(peaks, shape),
+            columns,
+            np.abs(columns),
+            np.broadcast_to(error[..., None, :], columns.shape),
+            np.broadcast_to(peak[..., None, :], columns.shape),
         )
 
     def end(self, state: ColumnState, total: int) -> ErrorNumber:
         """The final state, stored in the state's format."""
-        shape = state.value.shape
-        number = ErrorNumber(
-            self.rules,
-            state.value,
-            np.abs(state.value),
-            np.broadcast_to(state.error[:, None], shape),
-            np.broadcast_to(state.peak[:, None], shape),
-        )
-        return number.stored(self.rules.state_store)
+        return self._number(*state).stored(self.rules.state_store)
 
     def begin_adjoint(self, state: ErrorNumber) -> Any:
         """Columns of the final state's cotangent."""
@@ -156,14 +153,7 @@ class RankOneErrorSystem(ErrorSystem):
         top = np.max(size + found.errors, 1, initial=0.0)
         q = np.abs(operands["q"].value).sum(-1).max(-1, initial=0.0)[:, None]
         peak = np.maximum(carry.peak, top * np.maximum(q, 1.0))
-        shape = found.states.shape
-        g = ErrorNumber(
-            self.rules,
-            found.states,
-            np.abs(found.states),
-            np.broadcast_to(found.errors[:, :, None], shape),
-            np.broadcast_to(peak[:, None, None], shape),
-        )
+        g = self._number(found.states, found.errors, peak[:, None])
         back = ColumnState(found.states[:, 0].copy(), found.errors[:, 0].copy(), peak)
         bars = cotangents_of(lowered, states, obar, g[:, 1:])
         return self._from_decayed_state(bars, lowered, g[:, 1:]), back
@@ -194,14 +184,7 @@ class RankOneErrorSystem(ErrorSystem):
 
     def end_adjoint(self, carry: ColumnState) -> ErrorNumber:
         """The cotangent of the initial state."""
-        shape = carry.value.shape
-        return ErrorNumber(
-            self.rules,
-            carry.value,
-            np.abs(carry.value),
-            np.broadcast_to(carry.error[:, None], shape),
-            np.broadcast_to(carry.peak[:, None], shape),
-        )
+        return self._number(*carry)
 
 
 def _wider(number: ErrorNumber, more: FloatArray) -> ErrorNumber:
