@@ -35,6 +35,7 @@ _NAME = "flash-linear-attention"
 _DISTRIBUTIONS = ("fla-core", _NAME)  # its kernels alone, and what once held all of it
 _INSTALL = "pip install 'scancheck[fla]'"
 _NEEDED = {"fla": _NAME, "einops": "einops", "triton": "triton"}  # module -> package
+BY_DIFFERENCES = ("simple_gla", "lightning_attention")  # of the chunk forms
 LONGEST_INTERPRETED = 300  # tokens: four chunks of 64; longer ones take minutes each
 _NO_DISPATCH = "FLA_DISABLE_BACKEND_DISPATCH"
 
@@ -117,18 +118,20 @@ def _version() -> str:
 def contract_of(row: Row) -> Contract | None:
     """What a kernel's form says of its rounding; None: the default contract.
 
-    A recurrent form goes token by token. Gates of diagonal transitions have their
-    gradient as a sum in reverse, in hgrn alone step by step.
+    A recurrent form goes token by token. Chunks with a gate for each head form decays
+    as exponentials of differences of summed logs. Gates of diagonal transitions have
+    their gradient as a sum in reverse, in hgrn alone step by step.
     """
-    if row.form != RECURRENT:
-        return None
-    summed = op_named(row.op).diagonal and not {"g", "gk", "w"}.isdisjoint(row.tensors)
-    return Contract(
-        structure=Structure(kind="sequential"),
-        gate_gradient=(
-            "reverse_cumsum" if summed and row.family != "hgrn" else "direct"
-        ),
-    )
+    gated = not {"g", "gk", "w"}.isdisjoint(row.tensors)
+    summed = gated and op_named(row.op).diagonal and row.family != "hgrn"
+    gradient = "reverse_cumsum" if summed else "direct"
+    if row.form == RECURRENT:
+        sequential = Structure(kind="sequential")
+        return Contract(structure=sequential, gate_gradient=gradient)
+    if row.op in BY_DIFFERENCES:
+        chunks = Structure(kind="chunk", chunk=row.chunk)
+        return Contract(structure=chunks, log="diff", gate_gradient=gradient)
+    return None
 
 
 def fla_kernels() -> tuple[Kernel, ...]:
