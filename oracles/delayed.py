@@ -27,13 +27,11 @@ class _State(NamedTuple):
 class DelayedSystem:
     """An inner system run one step late; `System` says what the methods are."""
 
-    general = True
+    general = False
 
     def __init__(self, inner: Any) -> None:
         self.inner = inner
         self.tail: tuple[Lowered, Any, int] | None = None
-
-    general = False
 
     @property
     def alike_when_kept(self) -> bool:

@@ -6,7 +6,6 @@ grows by the norm of the transition (transition_norm.py), where radii carried en
 entry would grow without end.
 """
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -59,15 +58,7 @@ def adjoint(
         back = lowered.w[:, t] * bare + lowered.q[:, t] * written[:, None, :]
         error = (norms[:, t, None] * error + _errors(back)) * UPWARD
         carry = _with(back, error)
-    bars = cotangents_of(_everywhere(lowered), states, obar, stack(inside[::-1], 1))
-    return bars, carry
-
-
-def _everywhere(lowered: Lowered) -> Lowered:
-    """The tile with decays written out in time, as the others are."""
-    steps = lowered.v.shape[1]
-    w = lowered.w.broadcast_to((lowered.w.shape[0], steps, *lowered.w.shape[2:]))
-    return replace(lowered, w=w)
+    return cotangents_of(lowered, states, obar, stack(inside[::-1], 1)), carry
 
 
 def _norms(lowered: Lowered) -> FloatArray:

@@ -49,19 +49,6 @@ def _outputs(report: CaseReport, op: Op, tensors: Mapping[str, Any]) -> Outputs:
     return {name: ball.value for name, ball in solution.outputs.items()}
 
 
-def _erases_decayed(report: CaseReport, op: Op) -> bool:
-    """Whether the op is a delta rule: what it erases is read from the decayed state."""
-    seen = []
-
-    def lower(tile: Tensors, carry: Any) -> tuple[Lowered, Any]:
-        lowered, after = op.lower(tile, carry)
-        seen.append(lowered.erases_decayed)
-        return lowered, after
-
-    _outputs(report, replace(op, lower=lower), report.inputs.tensors)
-    return any(seen)
-
-
 def _other_keys(report: CaseReport, op: Op) -> Iterator[Fault]:
     """Keys of other heads, where value heads share them."""
     tensors = report.inputs.tensors
@@ -111,13 +98,15 @@ def _other_updates(report: CaseReport, op: Op) -> Iterator[Fault]:
         bare, _ = op.lower(ungated(tile), carry)
         return replace(bare, k=lowered.w * lowered.k, q=lowered.q), after
 
-    def undecayed(tile: Tensors, carry: Any) -> tuple[Lowered, Any]:
-        lowered, after = op.lower(tile, carry)
-        bare, _ = op.lower(ungated(tile), carry)
-        return replace(lowered, q=bare.q), after
+    of_delta_rule: list[bool] = []
 
-    def decayed(tile: Tensors, carry: Any) -> tuple[Lowered, Any]:
+    def other_state(tile: Tensors, carry: Any) -> tuple[Lowered, Any]:
+        """What is erased, read from the state on the other side of its decay."""
         lowered, after = op.lower(tile, carry)
+        of_delta_rule.append(lowered.erases_decayed)
+        if lowered.erases_decayed:
+            bare, _ = op.lower(ungated(tile), carry)
+            return replace(lowered, q=bare.q), after
         return replace(lowered, q=lowered.w * lowered.q), after
 
     tensors = report.inputs.tensors
@@ -125,10 +114,9 @@ def _other_updates(report: CaseReport, op: Op) -> Iterator[Fault]:
         update = replace(op, lower=on_update)
         yield "state_undecayed", "", _outputs(report, update, tensors)
     if not op.diagonal:
-        from_decayed = _erases_decayed(report, op)
-        erased = replace(op, lower=undecayed if from_decayed else decayed)
-        cause = "erased_undecayed" if from_decayed else "seen_after_decay"
-        yield cause, "", _outputs(report, erased, tensors)
+        outputs = _outputs(report, replace(op, lower=other_state), tensors)
+        cause = "erased_undecayed" if any(of_delta_rule) else "seen_after_decay"
+        yield cause, "", outputs
     if "u" in tensors:
         bare = dict(tensors) | {"u": np.zeros_like(tensors["u"])}
         yield "bonus_dropped", "", _outputs(report, op, bare)

@@ -7,6 +7,7 @@ import cuda_bits
 import cuda_graphs
 import cuda_planted
 import cuda_sanitizer
+import cuda_verify
 import pytest
 import torch
 from cuda_cases import LINEAR, SELECTIVE, WIDER, Case, Drawn, cases_of, drawn
@@ -188,6 +189,45 @@ def test_sanitizer_exit_code(tmp_path: Path) -> None:
     assert "PASS" in (tmp_path / "sanitizer.md").read_text()
     asked.append(("racecheck", "fault"))
     assert cuda_sanitizer.run(asked, tmp_path, [clean], list) == 1
+
+
+def test_sources_for_the_sanitizer_can_be_made() -> None:
+    """Each text that is replaced for racecheck stands in its source, once."""
+    from scancheck.kernels.cuda import compile
+
+    usual = compile.SOURCES
+    edits = cuda_sanitizer.EVERY_LANE_ARRIVES, cuda_sanitizer.NOT_WAITING
+    with cuda_sanitizer.edited_sources(*edits):
+        for file in cuda_sanitizer.EVERY_LANE_ARRIVES:
+            text = (compile.SOURCES / file).read_text()
+            assert "Gate::open(gate, 32 * WARPS)" in text
+            assert "lane == 0) Gate" not in text
+        rows = (compile.SOURCES / "selective_scan_rows.cuh").read_text()
+        assert "Gate::pass" not in rows
+    assert usual == compile.SOURCES
+    with (
+        pytest.raises(SystemExit, match=r"gate\.cuh: expected once 'nowhere'"),
+        cuda_sanitizer.edited_sources({"gate.cuh": (("nowhere", ""),)}),
+    ):
+        pass
+
+
+def test_verify_lines_and_what_they_may_be() -> None:
+    """Every kernel in each format; full where shapes choose, and that in time."""
+    lines = list(cuda_verify.lines(""))
+    assert len(set(lines)) == len(lines)
+    profiles = {(name, profile) for name, _, profile in lines}
+    assert (NAME, "full") in profiles
+    assert ("cuda.selective_scan.auto.fast", "full") in profiles
+    assert ("cuda.linear_scan.single_pass64.plain", "quick") in profiles
+    assert ("cuda.linear_scan.single_pass.plain.state_bf16", "quick") in profiles
+    row = dict.fromkeys(cuda_verify.FIELDS, "1") | {"kernel": NAME, "dtype": "fp32"}
+    row |= {"profile": "full", "verdict": "PASS", "seconds": "19.9"}
+    assert cuda_verify.as_it_must_be(row)
+    for change in ({"seconds": "20.1"}, {"verdict": "FAIL"}, {"values": "0"}):
+        assert not cuda_verify.as_it_must_be(row | change)
+    assert cuda_verify.as_it_must_be(row | {"profile": "quick", "seconds": "60"})
+    assert "1 commands, 1 PASS" in cuda_verify.page([row])
 
 
 def test_labels_tell_cases_apart() -> None:
