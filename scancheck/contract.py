@@ -70,6 +70,13 @@ class Contract:
     silu: ErrorModel = ErrorModel(e0=4.0, e1=2.35)
     ftz: str = "either"  # subnormal results: either (the larger term), yes, no
     casts: tuple[tuple[str, str], ...] = ()  # (cast point, format): decay, drive
+    # Of matrix products (numerics 2.7): the format their operands are rounded to, or
+    # "storage"; how sums of them are rounded, nearest or truncate (tensor cores).
+    operands: str = "compute"
+    accumulate: str = "nearest"
+    # How chunks of a delta rule invert their triangular matrix (numerics 2.10):
+    # substitution, block or neumann.
+    inverse: str = "substitution"
     range: str = "products"  # what must stay in range: products, sequential, log
     domain: tuple[tuple[str, float, float], ...] = ()  # (input, lowest, highest)
 
@@ -85,6 +92,8 @@ CHOICES = {
     "comp": ("none", "kahan", "full"),
     "gradient_comp": ("same", "none"),
     "ftz": ("either", "yes", "no"),
+    "accumulate": ("nearest", "truncate"),
+    "inverse": ("substitution", "block", "neumann"),
     "range": ("products", "sequential", "log"),
 }
 ORDERS = ("sequential", "tree")
@@ -104,7 +113,11 @@ def _check_values(contract: Contract) -> None:
                 f"contract {name}: expected one of {', '.join(choices)}; got {value!r}"
             )
     known = sorted(CONTRACT_FORMATS)
-    for name, extra in (("compute", ["storage"]), ("state", ["compute", "storage"])):
+    for name, extra in (
+        ("compute", ["storage"]),
+        ("state", ["compute", "storage"]),
+        ("operands", ["compute", "storage"]),
+    ):
         value = getattr(contract, name)
         if value not in known + extra:
             raise CaseInvalid(
@@ -225,13 +238,18 @@ def _check_contradictions(contract: Contract) -> None:
 
 
 def resolve(contract: Contract, dtype: str) -> Contract:
-    """The contract with "storage" and "compute" replaced by format names."""
+    """The contract with "storage" and "compute" replaced by the names of formats."""
     compute = dtype if contract.compute == "storage" else contract.compute
     # An fp64 case is computed in fp64 unless the contract says otherwise.
     if dtype == "fp64" and contract.compute == Contract().compute:
         compute = "fp64"
-    state = {"compute": compute, "storage": dtype}.get(contract.state, contract.state)
-    return replace(contract, compute=compute, state=state)
+    names = {"compute": compute, "storage": dtype}
+    return replace(
+        contract,
+        compute=compute,
+        state=names.get(contract.state, contract.state),
+        operands=names.get(contract.operands, contract.operands),
+    )
 
 
 def of_gradients(contract: Contract) -> Contract:

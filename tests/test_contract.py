@@ -93,6 +93,9 @@ def contracts(draw: st.DrawFn) -> Contract:
                 )
             )
         ),
+        operands=draw(st.sampled_from(["compute", "storage", *FORMATS])),
+        accumulate=draw(st.sampled_from(CHOICES["accumulate"])),
+        inverse=draw(st.sampled_from(CHOICES["inverse"])),
         range=draw(st.sampled_from(ranges)),
         domain=tuple(draw(st.lists(LIMITS, max_size=2, unique_by=lambda d: d[0]))),
     )
@@ -191,6 +194,9 @@ def _pairs(text: str) -> list[tuple[str, str]]:
             {"domain": (("g", -5.0, 0.0), ("b", -1e3, 1e20))},
         ),
         ("domain=g:-inf:0", {"domain": (("g", -math.inf, 0.0),)}),
+        ("operands=tf32", {"operands": "tf32"}),
+        ("accumulate=truncate", {"accumulate": "truncate"}),
+        ("inverse=neumann", {"inverse": "neumann"}),
     ],
 )
 def test_every_key_parses(text: str, expected: dict[str, Any]) -> None:
@@ -345,18 +351,20 @@ def test_a_toml_file_that_is_no_text_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("state", ["compute", "storage", *FORMATS])
 def test_resolve_gives_format_names(dtype: str, compute: str, state: str) -> None:
     """`storage` is the case's dtype, `compute` the compute format, a name itself."""
-    resolved = resolve(Contract(compute=compute, state=state), dtype)
+    contract = Contract(compute=compute, state=state, operands=state)
+    resolved = resolve(contract, dtype)
     wanted = dtype if compute == "storage" else compute
     if dtype == "fp64" and compute == "fp32":
         wanted = "fp64"  # an fp64 case is not judged by fp32 arithmetic
     assert resolved.compute == wanted
     names = {"compute": wanted, "storage": dtype}
-    assert resolved.state == names.get(state, state)
+    assert resolved.state == resolved.operands == names.get(state, state)
 
 
 @given(contracts(), st.sampled_from(["fp16", "bf16", "fp32", "fp64"]))
 def test_resolve_keeps_the_rest(contract: Contract, dtype: str) -> None:
-    """Resolving never fails, is idempotent and touches compute and state alone."""
+    """Resolving never fails, is idempotent and touches names of formats alone."""
     resolved = resolve(contract, dtype)
     assert resolve(resolved, dtype) == resolved
-    assert replace(resolved, compute=contract.compute, state=contract.state) == contract
+    formats = {n: getattr(contract, n) for n in ("compute", "state", "operands")}
+    assert replace(resolved, **formats) == contract

@@ -64,6 +64,7 @@ def budget_for(
     With a CUDA `device` scans that have kernels run there.
     Raises CaseInvalid for a log form other than ratio where a case has no log gates.
     """
+    _check_bounded(contract)
     rules, backward = (
         rules_for(claim, dtype, underflow=underflow)
         for claim in (contract, of_gradients(contract))
@@ -82,6 +83,18 @@ def budget_for(
         for name, number in backwards.gradients.items()
     }
     return Budget(outputs=outputs, gradients=gradients)
+
+
+def _check_bounded(contract: Contract) -> None:
+    """Raises CaseInvalid for what contracts can say and no bound covers yet."""
+    default = Contract()
+    for name in ("operands", "accumulate", "inverse"):
+        value, known = getattr(contract, name), getattr(default, name)
+        if value != known:
+            raise CaseInvalid(
+                f"contract {name}: expected {known}, the only one whose bound is "
+                f"known so far; got {value}"
+            )
 
 
 def _solved(

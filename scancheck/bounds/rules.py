@@ -43,6 +43,9 @@ class Rules:
     gate_gradient: str  # direct, reverse_cumsum
     decay_cast: Store | None  # a cast of the decay
     drive_cast: Store | None  # a cast of the value written
+    operand_cast: Store | None  # a cast of every operand of a matrix product
+    sum_u: float  # unit roundoff of sums of matrix products: 2 u where they truncate
+    inverse: str  # substitution, block, neumann
     partial_products: bool  # whether products of decays must stay in range
 
     @property
@@ -91,6 +94,13 @@ def rules_for(contract: Contract, dtype: str, *, underflow: bool = True) -> Rule
         gate_gradient=contract.gate_gradient,
         decay_cast=_cast(casts.get("decay"), scale, flush),
         drive_cast=_cast(casts.get("drive"), scale, flush),
+        operand_cast=_cast(
+            None if contract.operands == contract.compute else contract.operands,
+            scale,
+            flush,
+        ),
+        sum_u=2 * u if contract.accumulate == "truncate" else u,
+        inverse=contract.inverse,
         partial_products=contract.range == "products" and not sequential,
     )
 
