@@ -121,7 +121,10 @@ def _solved(
     system: ErrorSystem = ErrorSystem(rules)
     if log != "none":
         system = LogChunkSystem(rules, log)
-    return solve(system, op, tensors, switches, cotangents)
+    stretch = 1
+    if system.in_rows:
+        stretch = stretch_of(op, gradients=cotangents is not None)
+    return solve(system, op, tensors, switches, cotangents, stretch=stretch)
 
 
 def storage_dtype(op: Op, name: str, dtype: str, rank: int | None = None) -> str:
