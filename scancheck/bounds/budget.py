@@ -114,7 +114,7 @@ def _solved(
                 f"diagonal; got {log}"
             )
         columns = RankOneErrorSystem(rules)
-        stretch = stretch_of(op, gradients=cotangents is not None)
+        stretch = stretch_of(op, tensors, gradients=cotangents is not None)
         return solve(columns, op, tensors, switches, cotangents, stretch=stretch)
     if device != "cpu" and has_card_budget(rules, log, cotangents is not None):
         return solve_errors_on_card(rules, op, tensors, switches, cotangents, device)
@@ -123,7 +123,7 @@ def _solved(
         system = LogChunkSystem(rules, log)
     stretch = 1
     if system.in_rows:
-        stretch = stretch_of(op, gradients=cotangents is not None)
+        stretch = stretch_of(op, tensors, gradients=cotangents is not None)
     return solve(system, op, tensors, switches, cotangents, stretch=stretch)
 
 

@@ -70,6 +70,13 @@ def at(x, g, t, k):
     return x[g, t, k, 0]
 
 
+@jit(forceinline=True, **NO_ALLOCATION)
+def peak_at(x, g, t, k):
+    """The peak of x[g, t, k, 0], four components; infinity where it is no number."""
+    peak = at(x[3], g, t, k)
+    return peak if peak == peak else np.inf
+
+
 @jit(**NO_ALLOCATION)
 def is_alike(x):
     """Whether four components are the same for all lanes."""
@@ -94,6 +101,9 @@ def load(rows, place, x, g, t, k, first, n):
             ]
             for i in range(n):
                 row[i] = here[first + i]
+    peaks = rows[place + P :]
+    for i in range(LANES):
+        peaks[i] = peaks[i] if peaks[i] == peaks[i] else np.inf
 
 
 @jit(forceinline=True, **NO_ALLOCATION)
@@ -165,17 +175,12 @@ def _total(rows, s, c, path):
 
 
 @jit(forceinline=True, **NO_ALLOCATION)
-def settle_row(rows, s, c, path, peak):
-    """The total error after a step; the state joins its peak, as do v and `peak`."""
+def settle_row(rows, s, c, path):
+    """`error_scan.settle` of a row that no step was taken from."""
     _total(rows, s, c, path)
-    if c[TREES] > 0.0:
-        for i in range(LANES):
-            other = higher(higher(s[S_PEAK + i], rows[V + P + i]), peak)
-            s[S_PEAK + i] = higher(other, s[S_SIZE + i] + rows[TOTAL + i])
-    else:
-        for i in range(LANES):
-            other = higher(higher(s[S_PEAK + i], rows[V + P + i]), peak)
-            s[S_PEAK + i] = higher(other, abs(s[S_VALUE + i]) + rows[TOTAL + i])
+    for i in range(LANES):
+        size = s[S_SIZE + i] if c[TREES] > 0.0 else abs(s[S_VALUE + i])
+        s[S_PEAK + i] = higher(s[S_PEAK + i], size + rows[TOTAL + i])
 
 
 @jit(forceinline=True, **NO_ALLOCATION)
@@ -191,90 +196,116 @@ def keep_row(rows, s, c, path):
 
 
 @jit(forceinline=True, **NO_ALLOCATION)
-def _any_order_one(rows, s, i, w, we, high, lasting, gain, more, floor):
-    """`error_scan._any_order` in lane i."""
-    size = s[S_SIZE + i]
+def _any_order_one(rows, s, i, w, we, floor, peak, of):
+    """`error_scan._any_order` and `settle` in lane i, but for FLOOR and SPAN.
+
+    `floor` is that after the step, `peak` has joined the span, and `of` is what all
+    lanes share.
+    """
+    u, age, steps, adds, growth, grown, stores = of
+    high, size = abs(w) + we, s[S_SIZE + i]
+    lasting, more = high * (1.0 + age), we + age * high
     error = lasting * s[S_ERROR + i] + more * size + rows[X + E + i]
     s[S_VALUE + i] = w * s[S_VALUE + i] + rows[X + i]
     size = abs(w) * size + rows[X + M + i]
     s[S_SIZE + i], s[S_ERROR + i] = size, error
-    s[S_STORED + i] = gain * s[S_STORED + i]
-    s[S_FLOOR + i] = high * s[S_FLOOR + i] + floor[0] + floor[1]
     top = higher(s[S_TOP + i], size + error)
-    s[S_TOP + i] = top
-    s[S_REACH + i] = higher(high * s[S_REACH + i], top)
+    reach = higher(high * s[S_REACH + i], top)
+    s[S_TOP + i], s[S_REACH + i] = top, reach
+    if stores:
+        stored = high * (1.0 + u) * s[S_STORED + i]
+        s[S_STORED + i] = stored
+        e = error + (stored + growth * (size + error + stored))
+    else:
+        e = error + growth * (size + error)
+    e += grown * (adds * floor + steps * reach)
+    rows[TOTAL + i] = e
+    other = higher(higher(s[S_PEAK + i], rows[V + P + i]), peak)
+    s[S_PEAK + i] = higher(other, size + e)
 
 
 @jit(forceinline=True, **NO_ALLOCATION)
-def any_order_alike(rows, s, w, we, c):
-    """One step, one decay for all lanes."""
-    u, age, floor = c[U], c[STEP_U], (c[ETA], c[ADD_ETA])
-    high = abs(w) + we
-    lasting, gain, more = high * (1.0 + age), high * (1.0 + u), we + age * high
-    for i in range(LANES):
-        _any_order_one(rows, s, i, w, we, high, lasting, gain, more, floor)
+def _shared(c, path):
+    """What all lanes of a step in any order share; `path` is the row after it."""
+    adds, steps = 2.0 * max(path[ADDS], 1.0), path[STEPS] * c[ETA]
+    stores = c[STATE_U] > 0.0
+    return c[U], c[STEP_U], steps, adds, path[GROWTH], path[GROWN], stores
+
+
+@jit(forceinline=True, **NO_ALLOCATION)
+def any_order_alike(rows, s, w, we, peak, c, path):
+    """One step and what it leaves, one decay for all lanes, at this step as before.
+
+    What depends on decays alone stands in the first lane, until `spread`.
+    """
+    of, high = _shared(c, path), abs(w) + we
+    floor, span = high * s[S_FLOOR] + c[ETA] + c[ADD_ETA], 0.0
     if c[PRODUCTS] > 0.0:
-        for i in range(LANES):
-            span = higher(high, gain * s[S_SPAN + i])
-            s[S_SPAN + i] = span
-            s[S_PEAK + i] = higher(s[S_PEAK + i], span)
+        span = higher(high, high * (1.0 + c[U]) * s[S_SPAN])
+    s[S_FLOOR], s[S_SPAN] = floor, span
+    peak = higher(peak, span)
+    for i in range(LANES):
+        _any_order_one(rows, s, i, w, we, floor, peak, of)
 
 
 @jit(forceinline=True, **NO_ALLOCATION)
-def any_order(rows, s, c):
-    """One step, a decay for each lane."""
-    u, age, floor = c[U], c[STEP_U], (c[ETA], c[ADD_ETA])
+def spread(s):
+    """FLOOR and SPAN of the first lane in all lanes."""
+    for i in range(1, LANES):
+        s[S_FLOOR + i], s[S_SPAN + i] = s[S_FLOOR], s[S_SPAN]
+
+
+@jit(forceinline=True, **NO_ALLOCATION)
+def any_order(rows, s, peak, c, path):
+    """One step and what it leaves, a decay for each lane."""
+    of, eta, add_eta, u = _shared(c, path), c[ETA], c[ADD_ETA], c[U]
+    products = 1.0 if c[PRODUCTS] > 0.0 else 0.0
     for i in range(LANES):
         w, we = rows[W + i], rows[W + E + i]
         high = abs(w) + we
-        lasting, gain, more = high * (1.0 + age), high * (1.0 + u), we + age * high
-        _any_order_one(rows, s, i, w, we, high, lasting, gain, more, floor)
-    if c[PRODUCTS] > 0.0:
-        for i in range(LANES):
-            high = abs(rows[W + i]) + rows[W + E + i]
-            span = higher(high, high * (1.0 + u) * s[S_SPAN + i])
-            s[S_SPAN + i] = span
-            s[S_PEAK + i] = higher(s[S_PEAK + i], span)
+        floor = high * s[S_FLOOR + i] + eta + add_eta
+        span = products * higher(high, high * (1.0 + u) * s[S_SPAN + i])
+        above = higher(higher(peak, rows[W + P + i]), span)
+        s[S_FLOOR + i], s[S_SPAN + i] = floor, span
+        _any_order_one(rows, s, i, w, we, floor, above, of)
 
 
 @jit(forceinline=True, **NO_ALLOCATION)
-def _in_order_one(rows, s, i, w, we, u, product_u, floor):
-    """`error_scan._in_order` in lane i; product_u is 0 for a fused multiply-add."""
+def _in_order_one(rows, s, i, w, we, peak, u, product_u, eta, add_eta):
+    """`error_scan._in_order` and `settle` in lane i; product_u is 0 for an fma."""
     high = abs(w) + we
     old, before = abs(s[S_VALUE + i]), s[S_ERROR + i]
     reach = high * (old + before)
     value = w * s[S_VALUE + i] + rows[X + i]
-    e = high * before + we * old + rows[X + E + i] + floor[0]
+    e = high * before + we * old + rows[X + E + i] + eta
     e += product_u * reach
-    rounded = reach * (1.0 + u) if product_u > 0.0 else 0.0
-    s[S_VALUE + i] = value
-    s[S_ERROR + i] = (e + u * abs(value)) / (1.0 - u) + floor[1]
-    s[S_PEAK + i] = higher(s[S_PEAK + i], rounded)
+    e = (e + u * abs(value)) / (1.0 - u) + add_eta
+    s[S_VALUE + i], s[S_ERROR + i], rows[TOTAL + i] = value, e, e
+    # A product that is rounded before it is added, and what is written, are results.
+    written = rows[X + M + i] + rows[X + E + i]
+    rounded = reach * (1.0 + u) if product_u > 0.0 else written
+    other = higher(higher(s[S_PEAK + i], rows[V + P + i]), peak)
+    other = higher(higher(other, written), rounded)
+    s[S_PEAK + i] = higher(other, abs(value) + e)
 
 
 @jit(forceinline=True, **NO_ALLOCATION)
-def in_order_alike(rows, s, w, we, c):
-    """One step, one decay for all lanes."""
-    u, floor = c[U], (c[ETA], c[ADD_ETA])
+def in_order_alike(rows, s, w, we, peak, c):
+    """One step and what it leaves, one decay for all lanes."""
+    u, eta, add_eta = c[U], c[ETA], c[ADD_ETA]
     product_u = u if c[FMA] == 0.0 else 0.0
     for i in range(LANES):
-        _in_order_one(rows, s, i, w, we, u, product_u, floor)
+        _in_order_one(rows, s, i, w, we, peak, u, product_u, eta, add_eta)
 
 
 @jit(forceinline=True, **NO_ALLOCATION)
-def in_order(rows, s, c):
-    """One step, a decay for each lane."""
-    u, floor = c[U], (c[ETA], c[ADD_ETA])
+def in_order(rows, s, peak, c):
+    """One step and what it leaves, a decay for each lane."""
+    u, eta, add_eta = c[U], c[ETA], c[ADD_ETA]
     product_u = u if c[FMA] == 0.0 else 0.0
     for i in range(LANES):
-        _in_order_one(rows, s, i, rows[W + i], rows[W + E + i], u, product_u, floor)
-
-
-@jit(forceinline=True, **NO_ALLOCATION)
-def join_written(rows, s):
-    """Raises the peaks of a state by what is written."""
-    for i in range(LANES):
-        s[S_PEAK + i] = higher(s[S_PEAK + i], rows[X + M + i] + rows[X + E + i])
+        w, we, above = rows[W + i], rows[W + E + i], higher(peak, rows[W + P + i])
+        _in_order_one(rows, s, i, w, we, above, u, product_u, eta, add_eta)
 
 
 @jit(forceinline=True, **NO_ALLOCATION)

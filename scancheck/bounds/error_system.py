@@ -55,7 +55,12 @@ class ErrorSystem:
 
     def constant(self, values: FloatArray) -> ErrorNumber:
         """Stored inputs, and an op's constants, which the compute format may round."""
-        return exact_number(self.rules, np.asarray(values, dtype=np.float64))
+        number = exact_number(self.rules, np.asarray(values, dtype=np.float64))
+        if number.error.any():
+            return number
+        # One zero, repeated, is not copied where tensors are laid out anew.
+        value, magnitude, _, peak = number.components
+        return number.like(value, magnitude, np.broadcast_to(0.0, value.shape), peak)
 
     def begin(self, state: ErrorNumber) -> FloatArray:
         """All companion scans of the initial state, [COMPONENTS, G, K, L]."""

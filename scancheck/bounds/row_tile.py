@@ -33,13 +33,14 @@ from scancheck.bounds.error_rows import (
     in_order_alike,
     is_alike,
     join,
-    join_written,
     keep_row,
     load,
+    peak_at,
     read_alike,
     read_row,
     settle_row,
     show,
+    spread,
     write_row,
 )
 from scancheck.bounds.error_scan import COMPONENTS, STATE_U, TREES
@@ -72,15 +73,13 @@ def run_rows(
     for task in range(begin, stop):
         g, first = task // blocks, task % blocks * LANES
         n = min(lanes - first, LANES)
-        for i in range(LANES):
-            rows[V + P + i] = 0.0
         for key in range(keys):
             one = carried[key]
             for part in range(COMPONENTS):
                 for i in range(n):
                     one[part * LANES + i] = s[part, g, key, first + i]
             if keep:
-                settle_row(rows, one, c, path[start], 0.0)
+                settle_row(rows, one, c, path[start])
                 as_kept(rows, one, c, stores and start % every == 0)
                 write_row(states, 0, g, key, first, n, rows, one, trees)
         for t in range(o.shape[2]):
@@ -94,46 +93,47 @@ def run_rows(
             for key in range(keys):
                 one, peak = carried[key], 0.0
                 if before:
+                    if w_alike:
+                        spread(one)
                     keep_row(rows, one, c, path[here])
                 if not has_k:
                     drive_as_it_is(rows)
                 elif k_alike:
                     size, error = at(k[1], g, t, key), at(k[2], g, t, key)
                     drive_alike(rows, at(k[0], g, t, key), size, error, c)
-                    peak = at(k[3], g, t, key)
+                    peak = peak_at(k, g, t, key)
                 else:
                     load(rows, K, k, g, t, key, first, n)
                     drive(rows, c)
                     join(one, rows, K + P)
                 if cast.size > 0:
                     cast_drive(rows, one, cast)
-                if not trees:
-                    join_written(rows, one)
+                after_step = path[here + 1]
                 if w_alike:
                     decay, error = at(w[0], g, t, key), at(w[2], g, t, key)
+                    peak = higher(peak, peak_at(w, g, t, key))
                     if trees:
-                        any_order_alike(rows, one, decay, error, c)
+                        any_order_alike(rows, one, decay, error, peak, c, after_step)
                     else:
-                        in_order_alike(rows, one, decay, error, c)
-                    peak = higher(peak, at(w[3], g, t, key))
+                        in_order_alike(rows, one, decay, error, peak, c)
                 else:
                     load(rows, W, w, g, t, key, first, n)
                     if trees:
-                        any_order(rows, one, c)
+                        any_order(rows, one, peak, c, after_step)
                     else:
-                        in_order(rows, one, c)
-                    join(one, rows, W + P)
-                settle_row(rows, one, c, path[here + 1], peak)
+                        in_order(rows, one, peak, c)
                 if keep or after:
                     as_kept(rows, one, c, after)
                 if keep:
+                    if w_alike:
+                        spread(one)
                     write_row(states, t + 1, g, key, first, n, rows, one, trees)
                 if not has_r:
                     show(rows, one, trees)
                 elif r_alike:
                     size, error = at(r[1], g, t, key), at(r[2], g, t, key)
                     read_alike(rows, one, at(r[0], g, t, key), size, error, c)
-                    top = higher(top, at(r[3], g, t, key))
+                    top = higher(top, peak_at(r, g, t, key))
                 else:
                     load(rows, R, r, g, t, key, first, n)
                     read_row(rows, one, c)
@@ -149,6 +149,8 @@ def run_rows(
                 o[3, g, t, first + i] = peak if peak == peak else np.inf
         for key in range(keys):
             one = carried[key]
+            if w_alike:
+                spread(one)
             for i in range(n):
                 peak = one[S_PEAK + i]
                 one[S_PEAK + i] = peak if peak == peak else np.inf
@@ -177,27 +179,25 @@ def run_in_rows(
     """
     _, groups, keys, lanes = s.shape
     limits = () if cast is None else (cast.u, cast.eta, cast.largest)
-    inputs = (
-        *map(_arrays, (w, v, k, r)),
-        k is not None,
-        r is not None,
-        np.array(limits, dtype=np.float64),
-    )
+    decays, written, by_key, read = map(_arrays, (w, v, k, r))
+    format_of_drive = np.array(limits, dtype=np.float64)
 
     def run(begin: int, stop: int) -> None:
-        room = aligned(ROWS), aligned(keys, STATE_ROW)
-        run_rows(*inputs, s, c, o, states, start, every, path, *room, begin, stop)
+        run_rows(
+            decays, written, by_key, read, k is not None, r is not None,
+            format_of_drive, s, c, o, states, start, every, path,
+            aligned(ROWS), aligned(keys, STATE_ROW), begin, stop,
+        )  # fmt: skip
 
     share(groups * -(-lanes // LANES), o.shape[2] * s[0].size, run)
 
 
 def _arrays(x: ErrorNumber | None) -> Parts:
-    """The four components in one shape, peaks that are no number infinite; or zeros."""
+    """The four components, or zeros."""
     if x is None:
         return (np.zeros((1, 1, 1, 1)),) * 4
-    value, magnitude, error, peak = x.components
-    peak = np.where(np.isnan(peak), np.inf, peak)
-    return _plain(value), _plain(magnitude), _plain(error), _plain(peak)
+    value, magnitude, error, peak = map(_plain, x.components)
+    return value, magnitude, error, peak
 
 
 def _plain(part: FloatArray) -> FloatArray:
