@@ -10,7 +10,7 @@ over the number protocol and is the definition that the fast systems are tested 
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
@@ -214,9 +214,10 @@ def check_diagonal(lowered: Lowered) -> None:
         )
 
 
-def stretch_of(op: Op, *, gradients: bool) -> int:
+def stretch_of(op: Op, tensors: Container[str] = (), *, gradients: bool) -> int:
     """How much longer tiles may be for systems that expand nothing themselves."""
-    return FACTORED_STRETCH if op.factored and not gradients else 1
+    spread = any(name in tensors for name in op.spread_by)
+    return FACTORED_STRETCH if op.factored and not (spread or gradients) else 1
 
 
 def solve(

@@ -53,13 +53,13 @@ def buffers(width: int, keys: int) -> tuple[FloatArray, FloatArray, FloatArray]:
     """
     pieces = -(-width // LANES)
     return (
-        _aligned(ROWS),
-        _aligned(pieces, keys, PARTS * LANES),
-        _aligned(pieces, keys, 3 * LANES),
+        aligned(ROWS),
+        aligned(pieces, keys, PARTS * LANES),
+        aligned(pieces, keys, 3 * LANES),
     )
 
 
-def _aligned(*shape: int) -> FloatArray:
+def aligned(*shape: int) -> FloatArray:
     """An array of 0.5 that starts a cache line, so that no vector of a row crosses one.
 
     Rows and their places are multiples of a line.

@@ -158,7 +158,7 @@ def _numbers(solution: Solution) -> dict[str, Any]:
 def _solve_fp64(
     op: Op, tensors: Arrays, switches: Mapping[str, bool], cotangents: Arrays | None
 ) -> Solution:
-    stretch = stretch_of(op, gradients=cotangents is not None)
+    stretch = stretch_of(op, tensors, gradients=cotangents is not None)
     return solve(Fp64System(), op, tensors, switches, cotangents, stretch=stretch)
 
 

@@ -40,6 +40,9 @@ class Steps:
     bonus: Array | None = None  # [T, ..., K]; with it, outputs read before the update
 
 
+NAMES = tuple(field.name for field in fields(Steps))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
     """What one step makes of a state on the way; its adjoint needs it again."""
@@ -53,11 +56,9 @@ class Written:
 
 def at(steps: Steps, t: int) -> Steps:
     """One step, without its axis of time."""
-    taken: dict[str, Any] = {}
-    for field in fields(Steps):
-        x = getattr(steps, field.name)
-        taken[field.name] = None if x is None else x[t]
-    return Steps(**taken)
+    taken: list[Any] = [getattr(steps, name) for name in NAMES]
+    given = [None if x is None else x[t] for x in taken]
+    return Steps(**dict(zip(NAMES, given, strict=True)))
 
 
 def outer(arithmetic: Arithmetic, x: Array, y: Array) -> Array:

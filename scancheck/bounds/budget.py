@@ -114,14 +114,17 @@ def _solved(
                 f"diagonal; got {log}"
             )
         columns = RankOneErrorSystem(rules)
-        stretch = stretch_of(op, gradients=cotangents is not None)
+        stretch = stretch_of(op, tensors, gradients=cotangents is not None)
         return solve(columns, op, tensors, switches, cotangents, stretch=stretch)
     if device != "cpu" and has_card_budget(rules, log, cotangents is not None):
         return solve_errors_on_card(rules, op, tensors, switches, cotangents, device)
     system: ErrorSystem = ErrorSystem(rules)
     if log != "none":
         system = LogChunkSystem(rules, log)
-    return solve(system, op, tensors, switches, cotangents)
+    stretch = 1
+    if system.in_rows:
+        stretch = stretch_of(op, tensors, gradients=cotangents is not None)
+    return solve(system, op, tensors, switches, cotangents, stretch=stretch)
 
 
 def storage_dtype(op: Op, name: str, dtype: str, rank: int | None = None) -> str:

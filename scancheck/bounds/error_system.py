@@ -16,6 +16,7 @@ from scancheck.bounds.error_tile import (
     settle_all,
 )
 from scancheck.bounds.gate_gradient import reverse_sums
+from scancheck.bounds.row_tile import run_in_rows
 from scancheck.bounds.rules import Rules, Store, reverse_additions
 from scancheck.bounds.scan_tables import coefficients, path_table
 from scancheck.bounds.tree_emulation import Emulation, emulate, emulation_for
@@ -54,7 +55,12 @@ class ErrorSystem:
 
     def constant(self, values: FloatArray) -> ErrorNumber:
         """Stored inputs, and an op's constants, which the compute format may round."""
-        return exact_number(self.rules, np.asarray(values, dtype=np.float64))
+        number = exact_number(self.rules, np.asarray(values, dtype=np.float64))
+        if number.error.any():
+            return number
+        # One zero, repeated, is not copied where tensors are laid out anew.
+        value, magnitude, _, peak = number.components
+        return number.like(value, magnitude, np.broadcast_to(0.0, value.shape), peak)
 
     def begin(self, state: ErrorNumber) -> FloatArray:
         """All companion scans of the initial state, [COMPONENTS, G, K, L]."""
@@ -79,19 +85,10 @@ class ErrorSystem:
         check_diagonal(lowered)
         groups, keys, lanes = state.shape[1:]
         steps = lowered.v.shape[1]
-        w = self._packed(self._cast(lowered.w, self.rules.decay_cast), groups, keys)
-        x = self._packed(self.written(lowered), groups, keys)
-        r = self._packed(lowered.r, groups, keys)
         s = state.copy()
         o = np.zeros((4, groups, steps, lanes))
         states = np.empty((STATE_ROWS, steps + 1 if keep else 0, groups, keys, lanes))
-        loop = partial(
-            run_forward,
-            w,
-            x,
-            r,
-            lowered.r is not None,
-            self._running(w, x, state, start, total, keep),
+        outputs = (
             s,
             self.coefficients,
             o,
@@ -100,12 +97,45 @@ class ErrorSystem:
             self.rules.state_every,
             self.path(total),
         )
-        share(groups * lanes, x.size, loop)
+        if self.in_rows:
+            run_in_rows(
+                self._cast(lowered.w, self.rules.decay_cast),
+                lowered.v[:, :, None, :],
+                lowered.k,
+                lowered.r,
+                self.rules.drive_cast,
+                *outputs,
+            )
+        else:
+            self._run_each(lowered, state, outputs, total, keep)
         out = ErrorNumber(self.rules, *o)
         if lowered.r is not None:
             out = out.summed(keys - 1)
             out.terms = keys
         return out, s, states if keep else None
+
+    @property
+    def in_rows(self) -> bool:
+        """Whether forward passes run over rows of lanes, and expand nothing."""
+        return self.alike_when_kept
+
+    def _run_each(
+        self,
+        lowered: Lowered,
+        state: FloatArray,
+        outputs: tuple[Any, ...],
+        total: int,
+        keep: bool,
+    ) -> None:
+        """The forward pass entry by entry, into `outputs` of `run_forward`."""
+        s, _, _, _, start, _, _ = outputs
+        groups, keys, lanes = s.shape[1:]
+        w = self._packed(self._cast(lowered.w, self.rules.decay_cast), groups, keys)
+        x = self._packed(self.written(lowered), groups, keys)
+        r = self._packed(lowered.r, groups, keys)
+        running = self._running(w, x, state, start, total, keep)
+        loop = partial(run_forward, w, x, r, lowered.r is not None, running, *outputs)
+        share(groups * lanes, x.size, loop)
 
     def _running(
         self,

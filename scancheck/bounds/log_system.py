@@ -43,6 +43,11 @@ class LogChunkSystem(ErrorSystem):
         # The initial state as a number, where there is no step.
         self.unmoved: FloatArray = np.zeros((4, 0, 0, 0))
 
+    @property
+    def in_rows(self) -> bool:
+        """Its loops take all entries expanded."""
+        return False
+
     def begin(self, state: ErrorNumber) -> Any:
         """The scan of the initial state; its history comes with the first tile."""
         s = np.zeros((scan.COMPONENTS, *state.shape))

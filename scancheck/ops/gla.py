@@ -64,5 +64,5 @@ GLA = op_with_heads(
     lower_pullback=lower_pullback,
     constants=scale,
     # Decays of keys and of values multiply.
-    factored=False,
+    spread_by=("gv",),
 )

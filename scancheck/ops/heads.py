@@ -166,6 +166,7 @@ def op_with_heads(
     reads_before: bool = False,
     diagonal: bool = True,
     factored: bool = True,
+    spread_by: tuple[str, ...] = (),
     algebraic: bool = False,
 ) -> Op:
     """An op with the state S [B, HV, K, V], or [B, H, K, V] where no input has HV."""
@@ -198,5 +199,6 @@ def op_with_heads(
         reads_before=reads_before,
         diagonal=diagonal,
         factored=factored,
+        spread_by=spread_by,
         algebraic=algebraic,
     )

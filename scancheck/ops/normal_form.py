@@ -134,6 +134,7 @@ class Op:
     reads_before: bool = False  # outputs read the state before its update
     diagonal: bool = True  # whether the transition has no rank-one part
     factored: bool = False  # no lowered field has both keys and lanes
+    spread_by: tuple[str, ...] = ()  # inputs that make an exception to that
     algebraic: bool = False  # sums and products of stored values and constants alone
     constants: Callable[[Mapping[str, int]], dict[str, FloatArray]] = no_constants
 
