@@ -19,6 +19,7 @@ _multiply = wide_word.multiply
 _exp = wide_word.exp
 _softplus = wide_word.softplus
 _sigmoid = wide_word.sigmoid
+_reciprocal = wide_word.reciprocal
 _normal = wide_word.normal
 
 
@@ -72,6 +73,13 @@ def sigmoid_all(x: Parts, z: Parts) -> None:
     """1 / (1 + exp(-x))."""
     for i in range(z[0].size):
         _put_at(z, i, _sigmoid(*_at(x, i)))
+
+
+@jit(**NO_ALLOCATION)
+def reciprocal_all(x: Parts, z: Parts) -> None:
+    """1 / x."""
+    for i in range(z[0].size):
+        _put_at(z, i, _reciprocal(*_at(x, i)))
 
 
 @jit(**NO_ALLOCATION)

@@ -49,7 +49,8 @@ LINEAR_ERROR = 2.0**-290
 _plain_exp = double_word_functions.exp
 _plain_add = double_word.add
 _plain_multiply = double_word.multiply
-_reciprocal = double_word.reciprocal
+_plain_reciprocal = double_word.reciprocal
+_plain_inverse = double_word.inverse
 
 
 @jit(forceinline=True)
@@ -121,6 +122,13 @@ def multiply(
 
 
 @jit()
+def reciprocal(h: float, low: float, r: float, e: int) -> Wide:
+    """1 / x, with no end where zero is near."""
+    zh, zl, zr = _plain_inverse(h, low, r)
+    return normal(zh, zl, zr, -e)
+
+
+@jit()
 def plain(h: float, low: float, r: float, e: int) -> Triple:
     """Words without an exponent; what underflows is in the radius."""
     if e == 0:
@@ -188,7 +196,7 @@ def sigmoid(h: float, low: float, r: float, e: int) -> Wide:
     th, tl, tr, te = exp(sign * h, sign * low, r, e)
     ph, pl, pr = plain(th, tl, tr, te)
     ph, pl, pr = _plain_add(1.0, 0.0, 0.0, ph, pl, pr)
-    ph, pl, pr = _reciprocal(ph, pl, pr)
+    ph, pl, pr = _plain_reciprocal(ph, pl, pr)
     if flipped:
         return ph, pl, pr, 0
     return multiply(th, tl, tr, te, ph, pl, pr, 0)
@@ -202,6 +210,7 @@ __all__ = [
     "multiply",
     "normal",
     "plain",
+    "reciprocal",
     "sigmoid",
     "softplus",
 ]

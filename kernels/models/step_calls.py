@@ -14,12 +14,16 @@ from scancheck.kernels.models.linear_attention import (
     RETENTION,
     SIMPLE_GLA,
 )
+from scancheck.kernels.models.normalized_linear_attention import (
+    NORMALIZED_LINEAR_ATTENTION,
+)
 from scancheck.kernels.models.rwkv6 import RWKV6
 from scancheck.kernels.models.rwkv7 import RWKV7
 from scancheck.kernels.models.ssd import SSD, SSD_OF_SOFTPLUS
 
 FAMILIES = {
     "linear_attention": LINEAR_ATTENTION,
+    "normalized_linear_attention": NORMALIZED_LINEAR_ATTENTION,
     "simple_gla": SIMPLE_GLA,
     "retention": RETENTION,
     "lightning_attention": LIGHTNING_ATTENTION,

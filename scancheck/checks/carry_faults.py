@@ -21,7 +21,7 @@ from scancheck.checks.faulty_recurrence import (
 from scancheck.checks.oracle import CaseReport
 from scancheck.formats import BF16, FP16, Format, round_array
 from scancheck.ops import op_named
-from scancheck.ops.normal_form import Lowered, spec_of
+from scancheck.ops.normal_form import Lowered, spec_of, state_inputs
 from scancheck.oracles.fp64 import Fp64System
 
 Fault = tuple[str, str, Outputs]  # key of diagnosis.CAUSES, detail, outputs
@@ -205,8 +205,8 @@ def _edge_steps(w: FloatArray, start: int, chunk: int) -> NDArray[np.intp]:
 def without_state(report: CaseReport) -> dict[str, FloatArray]:
     """The case's tensors with an initial state of zero."""
     tensors = dict(report.inputs.tensors)
-    name = op_named(report.case.op).state
-    return tensors | {name: np.zeros_like(tensors[name])}
+    names = [n for n in state_inputs(op_named(report.case.op)) if n in tensors]
+    return tensors | {name: np.zeros_like(tensors[name]) for name in names}
 
 
 def _appended(report: CaseReport, truth: Outputs, chunk: int) -> Iterator[Fault]:
@@ -215,7 +215,7 @@ def _appended(report: CaseReport, truth: Outputs, chunk: int) -> Iterator[Fault]
     Only the final state can be wrong; the sequence output ends before them.
     """
     op = op_named(report.case.op)
-    first, final = (spec.name for spec in op.outputs)
+    first = op.outputs[0].name
     missing = -dict(report.case.sizes)[op.time_axis] % chunk
     if missing == 0:
         return
@@ -230,7 +230,7 @@ def _appended(report: CaseReport, truth: Outputs, chunk: int) -> Iterator[Fault]
             if op.time_axis in axes:
                 tensors[name] = filled(values, axes.index(op.time_axis), missing)
         outputs = run(report, Fp64System(), tensors)
-        yield cause, detail, {first: truth[first], final: outputs[final]}
+        yield cause, detail, outputs | {first: truth[first]}
 
 
 def _zeros(values: FloatArray, axis: int, missing: int) -> FloatArray:

@@ -9,6 +9,7 @@ from scancheck.ops.lightning_attention import LIGHTNING_ATTENTION
 from scancheck.ops.linear_attention import LINEAR_ATTENTION
 from scancheck.ops.linear_scan import LINEAR_SCAN
 from scancheck.ops.normal_form import Op
+from scancheck.ops.normalized_linear_attention import NORMALIZED_LINEAR_ATTENTION
 from scancheck.ops.retention import RETENTION
 from scancheck.ops.rwkv6 import RWKV6
 from scancheck.ops.rwkv7 import RWKV7
@@ -22,6 +23,7 @@ OPS = {
         LINEAR_SCAN,
         SELECTIVE_SCAN,
         LINEAR_ATTENTION,
+        NORMALIZED_LINEAR_ATTENTION,
         SIMPLE_GLA,
         RETENTION,
         LIGHTNING_ATTENTION,

@@ -34,6 +34,28 @@ def linear_attention_tensors(plan: Plan, chains: Chains) -> Tensors:
     }
 
 
+def normalized_linear_attention_tensors(plan: Plan, chains: Chains) -> Tensors:
+    """q and k as a feature map gives them, positive, and the first sum of keys.
+
+    Where a recipe gives keys or readouts they keep their signs.
+    """
+    made = linear_attention_tensors(plan, chains)
+    shared = plan.heads // plan.groups
+    return made | {
+        "q": np.abs(made["q"]) if chains.reads is None else made["q"],
+        "k": np.abs(made["k"]) if chains.keys is None else made["k"],
+        "initial_key_sum": np.repeat(first_key_sums(plan), shared, axis=1),
+    }
+
+
+def first_key_sums(plan: Plan) -> FloatArray:
+    """Sums of one to three keys, [B, H, K], of each key head."""
+    shape = (plan.batch, plan.groups, plan.states)
+    drawn = uniform(draws(plan, "key sum"), 1.0, 2.0, shape)
+    sums: FloatArray = drawn / np.sqrt(plan.states)
+    return sums
+
+
 def simple_gla_tensors(plan: Plan, chains: Chains) -> Tensors:
     """The same with a gate per head."""
     return linear_attention_tensors(plan, chains) | {"g": -head_rates(plan, chains)}

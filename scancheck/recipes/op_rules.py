@@ -11,7 +11,7 @@ from typing import Any
 from scancheck.errors import CaseInvalid
 from scancheck.ops import OPS, op_named
 from scancheck.ops.custom import CustomOp
-from scancheck.ops.normal_form import Op, spec_of
+from scancheck.ops.normal_form import Op, spec_of, value_lanes
 from scancheck.recipes.chains import Chains, Plan, Tensors
 from scancheck.recipes.heads import (
     delta_rule_tensors,
@@ -19,6 +19,7 @@ from scancheck.recipes.heads import (
     gla_tensors,
     kda_tensors,
     linear_attention_tensors,
+    normalized_linear_attention_tensors,
     rwkv6_tensors,
     rwkv7_tensors,
     simple_gla_tensors,
@@ -64,12 +65,15 @@ class OpRules:
 
 
 def _grouped(
-    tensors: Callable[[Plan, Chains], Tensors], *, erases: bool = False
+    tensors: Callable[[Plan, Chains], Tensors],
+    *,
+    erases: bool = False,
+    **options: bool,
 ) -> OpRules:
     """The rules of an op whose value heads may share key heads."""
     return OpRules(
         tensors=tensors,
-        options={"initial_state": False, "chunk": DEFAULT_CHUNK},
+        options={"initial_state": False, **options, "chunk": DEFAULT_CHUNK},
         lanes="V",
         roster=GROUPED_SIZES,
         wide=WIDE_GROUPED,
@@ -127,6 +131,9 @@ RULES: dict[str, OpRules] = {
         divisors=(("D", "G"),),
     ),
     "linear_attention": _grouped(linear_attention_tensors),
+    "normalized_linear_attention": _grouped(
+        normalized_linear_attention_tensors, initial_key_sum=False
+    ),
     "simple_gla": _grouped(simple_gla_tensors),
     "retention": _grouped(linear_attention_tensors),
     "lightning_attention": _grouped(linear_attention_tensors),
@@ -214,8 +221,9 @@ def further_inputs(op: Op, sizes: Mapping[str, int], key: str) -> Tensors:
 
 def channels_of(op: Op, sizes: Mapping[str, int]) -> int:
     """Channels of a batch row: chains of K states each that share no value."""
-    heads, _, lanes = op.group_shape({**sizes, "B": 1})
-    return heads * lanes
+    of_row = {**sizes, "B": 1}
+    heads, _, _ = op.group_shape(of_row)
+    return heads * value_lanes(op, of_row)
 
 
 def chains_of(op: Op, sizes: Mapping[str, int]) -> int:

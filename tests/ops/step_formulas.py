@@ -61,6 +61,24 @@ def linear_attention(
     return decayed(q, k, v, initial_state, v.new_ones(v.shape[2]))
 
 
+def normalized_linear_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    initial_state: Tensor | None = None,
+    initial_key_sum: Tensor | None = None,
+) -> tuple[Tensor, ...]:
+    """S = S + k v^T; z = z + k; o = scale S^T q / (scale z.q + 1e-10)."""
+    s, rows, z = begin(q, v, initial_state), [], initial_key_sum
+    if z is None:
+        z = s[..., 0] * 0.0
+    for qt, kt, vt in tokens(v.shape[2], q, k, v):
+        s, z = s + outer(kt, vt), z + kt
+        qt = qt / q.shape[3] ** 0.5
+        rows.append(read(s, qt) / ((qt * z).sum(-1, keepdim=True) + 1e-10))
+    return joined(rows, v), s, z
+
+
 def simple_gla(
     q: Tensor, k: Tensor, v: Tensor, g: Tensor, initial_state: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
@@ -204,10 +222,11 @@ def ssd(
     return y, s
 
 
-STEPS: dict[str, Callable[..., tuple[Tensor, Tensor]]] = {
+STEPS: dict[str, Callable[..., tuple[Tensor, ...]]] = {
     function.__name__: function
     for function in (
         linear_attention,
+        normalized_linear_attention,
         simple_gla,
         retention,
         lightning_attention,

@@ -107,8 +107,8 @@ def test_agrees_with_autograd_through_one_output(
     """A gradient through one output alone, or none, is right too."""
     op, sizes = OPS[name], SIZES | HEADS["shared"]
     tensors, bars = problem(name, sizes)
-    sequence, final = (spec.name for spec in op.outputs)
-    kept = {"sequence": [sequence], "final": [final], "none": []}[bar]
+    sequence, *finals = (spec.name for spec in op.outputs)
+    kept = {"sequence": [sequence], "final": finals, "none": []}[bar]
     bars = {output: bars[output] for output in kept}
     wrong = against_torch(
         op,
@@ -243,7 +243,7 @@ def test_constants_are_those_of_the_definitions() -> None:
     assert decays == [31 / 32, 63 / 64, 127 / 128, 255 / 256]
     logs = OPS["lightning_attention"].constants(sizes)["log_decay"].tolist()
     assert logs == [0.0, -2.0, -4.0, -6.0]
-    for name in ("linear_attention", "delta_rule"):
+    for name in ("linear_attention", "normalized_linear_attention", "delta_rule"):
         assert OPS[name].constants(sizes)["decay"].tolist() == [1.0] * 4
 
 
