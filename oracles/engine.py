@@ -53,7 +53,7 @@ class Solution:
 class Tile(NamedTuple):
     """A tile of time in normal form."""
 
-    start: int  # index of its first step
+    start: int  # index of its first token
     inputs: dict[str, Any]  # its part of the op's inputs, switches and constants
     lowered: Lowered
     run: Lowered  # as the system runs it
@@ -274,7 +274,8 @@ class _Run:
         self.state_shape = (groups, keys, lanes)
         constants = op.constants(self.sizes).items()
         self.constants = {n: system.constant(v) for n, v in constants}
-        self.step = max(1, groups * keys * lanes)
+        self.substeps = op.substeps(self.sizes)
+        self.step = max(1, groups * keys * lanes * self.substeps)
         self.tile = max(1, min(self.total, stretch * TILE_ENTRIES // self.step))
         # The one tile with its readout and states, where nothing is run twice.
         self.whole: tuple[Tile, Any, Any] | None = None
@@ -283,6 +284,15 @@ class _Run:
         """Half-open ranges of steps."""
         edges = [*range(0, self.total, self.tile), self.total]
         return list(pairwise(edges))
+
+    @property
+    def steps(self) -> int:
+        """The steps of the recurrence: of each token one or several."""
+        return self.total * self.substeps
+
+    def counted(self, tile: Tile) -> tuple[int, int]:
+        """The index of the tile's first step, and the number of steps."""
+        return tile.start * self.substeps, self.steps
 
     def slice(self, values: Mapping[str, Any], start: int, stop: int) -> dict[str, Any]:
         """The tile of the inputs; those without time whole; beside them the rest."""
@@ -362,7 +372,7 @@ class _Run:
                 edges.append((state, tile.carry))
             with meanwhile(jobs):
                 o, state, states = self.system.forward(
-                    tile.run, state, tile.start, self.total, keep
+                    tile.run, state, *self.counted(tile), keep
                 )
             if keep:
                 self.whole = tile, o, states
@@ -372,7 +382,7 @@ class _Run:
         if joined.number is None:
             joined.put(0, self.zeros(sequence.name))
         names = (spec.name for spec in state_outputs(self.op))
-        last = self.parts_of(names, self.system.end(state, self.total))
+        last = self.parts_of(names, self.system.end(state, self.steps))
         return {**last, sequence.name: joined.number}
 
     def again(
@@ -382,9 +392,7 @@ class _Run:
         tiles = deque[Tile]()
         self.lower(tiles, span, carry)
         tile = tiles.pop()
-        o, _, states = self.system.forward(
-            tile.run, state, tile.start, self.total, True
-        )
+        o, _, states = self.system.forward(tile.run, state, *self.counted(tile), True)
         return tile, o, states
 
     def backward(
@@ -406,7 +414,7 @@ class _Run:
             index = (slice(None),) * axis + (slice(start, stop),)
             obar, outer = self.op.epilogue_pullback(tile.inputs, o, ybar_all[index])
             bars, back = self.system.adjoint(
-                tile.run, states, obar, back, start, self.total
+                tile.run, states, obar, back, *self.counted(tile)
             )
             if tile.run is not tile.lowered:
                 bars = unfolded(bars, tile.lowered)
@@ -418,7 +426,7 @@ class _Run:
                 else:
                     totals[name] = totals[name] + bar if name in totals else bar
         out = {name: whole.number for name, whole in joined.items()}
-        terms = self.total * self.sizes.get("B", 1)
+        terms = self.steps * self.sizes.get("B", 1)
         out |= {n: self.system.reduced(total, terms) for n, total in totals.items()}
         states = state_inputs(self.op)
         if any(name in self.inputs for name in states):

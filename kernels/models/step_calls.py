@@ -7,6 +7,7 @@ from typing import Any
 from scancheck.kernels.models.algorithm import Algorithm
 from scancheck.kernels.models.arithmetic import Arithmetic
 from scancheck.kernels.models.delta_rule import DELTA_RULE, GATED_DELTA_RULE, KDA
+from scancheck.kernels.models.gated_delta_product import GATED_DELTA_PRODUCT
 from scancheck.kernels.models.gla import GLA
 from scancheck.kernels.models.linear_attention import (
     LIGHTNING_ATTENTION,
@@ -32,6 +33,7 @@ FAMILIES = {
     "ssd": SSD,
     "delta_rule": DELTA_RULE,
     "gated_delta_rule": GATED_DELTA_RULE,
+    "gated_delta_product": GATED_DELTA_PRODUCT,
     "kda": KDA,
     "rwkv7": RWKV7,
 }

@@ -43,6 +43,7 @@ IDENTITY: dict[str, dict[str, float]] = {
     "rwkv6": {"w": 0.0, "v": 0.0},
     "delta_rule": {"beta": 0.0},
     "gated_delta_rule": {"g": 0.0, "beta": 0.0},
+    "gated_delta_product": {"g": 0.0, "beta": 0.0},
     "kda": {"g": 0.0, "beta": 0.0},
     "rwkv7": {"w": 0.0, "b": 0.0, "v": 0.0},
 }

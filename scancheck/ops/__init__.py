@@ -2,6 +2,7 @@
 
 from scancheck.errors import CaseInvalid
 from scancheck.ops.delta_rule import DELTA_RULE
+from scancheck.ops.gated_delta_product import GATED_DELTA_PRODUCT
 from scancheck.ops.gated_delta_rule import GATED_DELTA_RULE
 from scancheck.ops.gla import GLA
 from scancheck.ops.kda import KDA
@@ -32,6 +33,7 @@ OPS = {
         SSD,
         DELTA_RULE,
         GATED_DELTA_RULE,
+        GATED_DELTA_PRODUCT,
         KDA,
         RWKV7,
     )

@@ -100,6 +100,11 @@ def gate_cotangent(lowered: Lowered, cotangents: Cotangents) -> Any:
     return lowered.w * cotangents.w
 
 
+def one_step(sizes: Mapping[str, int]) -> int:
+    """An op that moves its state once for each token."""
+    return 1
+
+
 def no_constants(sizes: Mapping[str, int]) -> dict[str, FloatArray]:
     """An op that needs no number beside its inputs."""
     return {}
@@ -141,6 +146,7 @@ class Op:
     factored: bool = False  # no lowered field has both keys and lanes
     algebraic: bool = False  # sums and products of stored values and constants alone
     constants: Callable[[Mapping[str, int]], dict[str, FloatArray]] = no_constants
+    substeps: Callable[[Mapping[str, int]], int] = one_step  # steps of a tile per token
 
 
 def state_inputs(op: Op) -> tuple[str, ...]:

@@ -115,6 +115,24 @@ def gated_delta_rule_tensors(plan: Plan, chains: Chains) -> Tensors:
     return delta_rule_tensors(plan, chains) | {"g": -head_rates(plan, chains)}
 
 
+def gated_delta_product_tensors(plan: Plan, chains: Chains) -> Tensors:
+    """Several steps a token: it reads with its last one, and decays by all at once."""
+    made = gated_delta_rule_tensors(plan, chains)
+
+    def per_token(x: FloatArray) -> FloatArray:
+        """[B, T M, ...] -> [B, T, M, ...]."""
+        tokens = plan.steps // plan.substeps
+        return x.reshape(plan.batch, tokens, plan.substeps, *x.shape[2:])
+
+    rates = per_token(made["g"]).cumsum(axis=2)[:, :, -1]
+    return {
+        "q": per_token(made["q"])[:, :, -1],
+        **{name: per_token(made[name]) for name in ("k", "v", "beta")},
+        "g": np.maximum(rates, -RESET_RATE),
+        "initial_state": made["initial_state"],
+    }
+
+
 def kda_tensors(plan: Plan, chains: Chains) -> Tensors:
     """The same with a gate per key."""
     return delta_rule_tensors(plan, chains) | {"g": -key_rates(plan, chains)}

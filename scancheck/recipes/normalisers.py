@@ -8,15 +8,16 @@ from scancheck.recipes.heads import first_key_sums
 from scancheck.recipes.streams import bell, integers, signed, uniform
 
 LEFT = (1.0, 2.0**-3, 2.0**-6, 2.0**-9)  # of a denominator, by token and head
+ROUNDINGS = 8.0  # of a readout that leave most of it as it is
 
 
 def cancelling_normaliser(plan: Plan) -> Chains:
     """Readouts of both signs, nearly at right angles to the sum of the keys.
 
-    q = p - (1 - s) z (z . p) / (z . z) leaves s (z . p) of the denominator z . q, and
-    keeps the numerator as large as it is: s is 1 down to 2**-9, as far as the rounding
-    of q into its format lets it. A kernel that rounds z, or the products of z . q, into
-    a short format has no digit of it left.
+    q = p + (s sum |z p| - z . p) z / (z . z) leaves the share s of the denominator's
+    terms, and of the numerator as much as there was: s is 1 down to 2**-9, but stays
+    above what the rounding of q into its format takes. A kernel that rounds z, or the
+    products of z . q, into a short format has few digits of it left.
 
     Source: the denominator of Katharopoulos et al., "Transformers are RNNs" (2020),
     equation 12, under a feature map that is not positive.
@@ -27,15 +28,17 @@ def cancelling_normaliser(plan: Plan) -> Chains:
     if plan.initial_state:
         sums = sums + first_key_sums(plan)[:, None]
     probe = signed(draws(plan, "reads"), 0.5, 1.5, plan.keyed)
-    along = _dot(sums, probe) / _dot(sums, sums)
-    left = np.array(LEFT)[integers(draws(plan, "left"), 0, 3, plan.keyed[:3])]
+    chosen = integers(draws(plan, "left"), 0, len(LEFT) - 1, plan.keyed[:3])
+    share = np.maximum(np.array(LEFT), ROUNDINGS * plan.fmt.unit_roundoff)[chosen]
+    left = share[..., None] * _dot(sums, np.abs(probe))
+    along = (left - _dot(sums, probe)) / _dot(sums, sums)
     return Chains(
         step=np.ones(plan.sequence),
         speed=np.zeros(plan.speeds),
         drive=bell(draws(plan, "drive"), plan.sequence),
         state=bell(draws(plan, "state"), plan.state),
         keys=keys,
-        reads=probe - (1.0 - left[..., None]) * along * sums,
+        reads=probe + along * sums,
     )
 
 

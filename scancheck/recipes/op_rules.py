@@ -15,6 +15,7 @@ from scancheck.ops.normal_form import Op, spec_of, value_lanes
 from scancheck.recipes.chains import Chains, Plan, Tensors
 from scancheck.recipes.heads import (
     delta_rule_tensors,
+    gated_delta_product_tensors,
     gated_delta_rule_tensors,
     gla_tensors,
     kda_tensors,
@@ -29,11 +30,13 @@ from scancheck.recipes.inputs import DEFAULT_CHUNK
 from scancheck.recipes.rosters import (
     GROUPED_SIZES,
     HEAD_SIZES,
+    PRODUCT_SIZES,
     SCAN_SIZES,
     SELECTIVE_SIZES,
     SSD_SIZES,
     WIDE_GROUPED,
     WIDE_HEADS,
+    WIDE_PRODUCT,
     WIDE_SCAN,
     WIDE_SELECTIVE,
     WIDE_SSD,
@@ -157,6 +160,12 @@ RULES: dict[str, OpRules] = {
     ),
     "delta_rule": _grouped(delta_rule_tensors, erases=True),
     "gated_delta_rule": _grouped(gated_delta_rule_tensors, erases=True),
+    "gated_delta_product": replace(
+        _headed(gated_delta_product_tensors, erases=True),
+        roster=PRODUCT_SIZES,
+        wide=WIDE_PRODUCT,
+        drawn={"H": 3, "K": 8, "V": 6, "M": 3},
+    ),
     "kda": _grouped(kda_tensors, erases=True),
     "rwkv7": _headed(rwkv7_tensors, scaled_by=None, erases=True),
 }

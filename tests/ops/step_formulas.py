@@ -171,6 +171,25 @@ def kda(
     return joined(rows, v), s
 
 
+def gated_delta_product(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    beta: Tensor,
+    g: Tensor,
+    initial_state: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """One decay a token, then S = S + beta k (v - S^T k)^T for each of its steps."""
+    s, rows = begin(q, v[:, :, 0], initial_state), []
+    for t in range(q.shape[1]):
+        s = g[:, t].exp()[..., None, None] * s
+        for j in range(k.shape[2]):
+            key, strength = k[:, t, j], beta[:, t, j, :, None, None]
+            s = s + strength * outer(key, v[:, t, j] - read(s, key))
+        rows.append(read(s, q[:, t]) / q.shape[3] ** 0.5)
+    return joined(rows, v[:, :, 0]), s
+
+
 def gated_delta_rule(
     q: Tensor,
     k: Tensor,
@@ -235,6 +254,7 @@ STEPS: dict[str, Callable[..., tuple[Tensor, ...]]] = {
         ssd,
         delta_rule,
         gated_delta_rule,
+        gated_delta_product,
         kda,
         rwkv7,
     )

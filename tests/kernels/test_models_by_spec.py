@@ -1,4 +1,4 @@
-"""Models of ops whose output is divided by a normaliser, a lane of their state."""
+"""Models of ops with several parts of a state, or several steps a token."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +11,7 @@ from torch import Tensor
 from scancheck.bounds.budget import budget_for
 from scancheck.case import make_case
 from scancheck.checks.oracle import CaseReport, Request, check_case
-from scancheck.contract import Contract
+from scancheck.contract import Contract, parse_contract
 from scancheck.kernel import Kernel
 from scancheck.kernels.models.catalog import model
 from scancheck.ops import op_named
@@ -50,17 +50,56 @@ def normalized_linear_attention(
     return o.to(dtype), s, shown(z)
 
 
-LOOPS: dict[str, Loop] = {"normalized_linear_attention": normalized_linear_attention}
+def gated_delta_product(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    beta: Tensor,
+    g: Tensor,
+    initial_state: Tensor | None = None,
+    *,
+    decays: Callable[[int], bool] = lambda j: j == 0,
+    strength: Callable[[int], int] = lambda j: j,
+    reads_after: int = -1,
+) -> tuple[Tensor, ...]:
+    """The definition in the compute dtype; the last three arguments plant faults."""
+    dtype, wide = v.dtype, torch.promote_types(v.dtype, torch.float32)
+    q, k, v, beta, g = (x.to(wide) for x in (q, k, v, beta, g))
+    batch, _, steps, heads, keys = k.shape
+    s, rows = initial_state, []
+    if s is None:
+        s = v.new_zeros(batch, heads, keys, v.shape[4])
+    for t in range(q.shape[1]):
+        passed = []
+        for j in range(steps):
+            if decays(j):
+                s = g[:, t].exp()[..., None, None] * s
+            key = k[:, t, j, ..., None]
+            error = v[:, t, j] - (s * key).sum(2)
+            s = s + key * (beta[:, t, strength(j), :, None] * error)[:, :, None]
+            passed.append(s)
+        r = q[:, t] * keys**-0.5
+        rows.append((passed[reads_after] * r[..., None]).sum(2))
+    o = torch.stack(rows, 1) if rows else v[:, :, 0]
+    return o.to(dtype), s
+
+
+LOOPS: dict[str, Loop] = {
+    "normalized_linear_attention": normalized_linear_attention,
+    "gated_delta_product": gated_delta_product,
+}
+STEPWISE = parse_contract("structure=sequential")
+CONTRACTS = {"gated_delta_product": STEPWISE}  # what a bound is known for
 
 
 def sizes_of(op: str, **changed: int) -> dict[str, int]:
     """Small sizes, no two alike."""
-    sizes = {"B": 2, "T": 6, "H": 2, "HV": 4, "K": 3, "V": 5} | changed
+    sizes = {"B": 2, "T": 6, "H": 2, "HV": 4, "K": 3, "V": 5, "M": 2} | changed
     return {name: sizes[name] for name in op_named(op).size_names}
 
 
 def draw(op: str, dtype: torch.dtype, **changed: int) -> Tensors:
-    """Inputs whose normalisers stay away from zero."""
+    """Inputs whose normalisers stay away from zero, and whose steps contract."""
     generator = torch.Generator().manual_seed(len(op))
     tensors, sizes = {}, sizes_of(op, **changed)
     for spec in op_named(op).inputs:
@@ -68,6 +107,10 @@ def draw(op: str, dtype: torch.dtype, **changed: int) -> Tensors:
         x = torch.rand(shape, generator=generator, dtype=torch.float64) + 0.125
         if spec.name in ("v", "initial_state"):
             x = x - 0.625
+        if spec.name == "g":
+            x = -x
+        if spec.name == "beta":
+            x = x / 1.125
         wide = torch.promote_types(dtype, torch.float32)
         tensors[spec.name] = x.to(dtype if spec.kind == "storage" else wide)
     return tensors
@@ -117,7 +160,7 @@ def parts_left_out(op: str) -> list[tuple[str, ...]]:
 def test_model_and_loop_differ_by_fp64_rounding(
     op: str, absent: tuple[str, ...]
 ) -> None:
-    """Both lie within the budget of any order in fp64, so they differ by two of it."""
+    """Both lie within a budget in fp64, so they differ by two of it."""
     tensors = draw(op, torch.float64)
     tensors = {n: x for n, x in tensors.items() if n not in absent}
     bars = cotangents_of(op)
@@ -125,7 +168,8 @@ def test_model_and_loop_differ_by_fp64_rounding(
     want = differentiated(LOOPS[op], op, tensors, bars)
     arrays = {n: x.numpy() for n, x in tensors.items()}
     named = {n: x.numpy() for n, x in bars.items()}
-    budget = budget_for(op_named(op), arrays, {}, Contract(), "fp64", named)
+    contract = CONTRACTS.get(op, Contract())
+    budget = budget_for(op_named(op), arrays, {}, contract, "fp64", named)
     allowed = budget.outputs | {f"d{n}": a for n, a in budget.gradients.items()}
     assert set(got) == set(want) == set(allowed)
     for name, allowance in allowed.items():
@@ -185,14 +229,16 @@ def judged(op: str, call: Loop, recipe: str, **options: bool) -> CaseReport:
     sizes = sizes_of(op, T=70, K=4)
     case = make_case(op, sizes, dtype="fp32", recipe=recipe, seed=3, options=options)
     kernel = Kernel(name="mine", op=op, call=call, gradients=True)
-    request = Request(contract=Contract(), gradients=True, runs=1)
+    contract = CONTRACTS.get(op, Contract())
+    request = Request(contract=contract, gradients=True, runs=1)
     return check_case(kernel, case, request, cotangent_kind="dense")
 
 
 RIGHT = [
-    (op, recipe)
-    for op in LOOPS
-    for recipe in ("gaussian_slow", "cancelling_normaliser")
+    *((op, "gaussian_slow") for op in LOOPS),
+    ("normalized_linear_attention", "cancelling_normaliser"),
+    ("gated_delta_product", "repeated_keys"),
+    ("gated_delta_product", "exact_dyadic"),
 ]
 
 
@@ -233,3 +279,22 @@ def test_a_wrong_normaliser_is_red(call: Loop) -> None:
     op = "normalized_linear_attention"
     state = dict.fromkeys(state_inputs(op_named(op)), True)
     assert judged(op, call, "gaussian_slow", **state).verdict == "FAIL"
+
+
+FAULTS = {
+    "decays at every step": {"decays": lambda j: True},
+    "decays at the last step": {"decays": lambda j: j == 1},
+    "reads after the first step": {"reads_after": 0},
+    "one beta a token": {"strength": lambda j: 0},
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_wrong_order_of_steps_is_red(fault: str) -> None:
+    """A decay, readout or strength of another step of the token."""
+
+    def call(**given: Tensor) -> tuple[Tensor, ...]:
+        return gated_delta_product(**given, **FAULTS[fault])
+
+    report = judged("gated_delta_product", call, "gaussian_slow", initial_state=True)
+    assert report.verdict == "FAIL"
