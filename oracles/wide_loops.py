@@ -35,9 +35,12 @@ def _put_at(x: Parts, i: int, number: wide_word.Wide) -> None:
 
 @jit(**NO_ALLOCATION)
 def stored_all(values: F, z: Parts) -> None:
-    """Stored values, of radius 0."""
+    """Stored values, of radius 0; minus infinity is kept for exp, which knows it."""
     for i in range(values.size):
-        _put_at(z, i, _normal(values[i], 0.0, 0.0, 0))
+        if values[i] == -np.inf:
+            _put_at(z, i, (-np.inf, 0.0, 0.0, 0))
+        else:
+            _put_at(z, i, _normal(values[i], 0.0, 0.0, 0))
 
 
 @jit(**NO_ALLOCATION)

@@ -3,6 +3,7 @@
 A number is hi, lo and a radius as in `double_word`, and an integer e: it stands for
 (hi + lo) 2**e, within radius 2**e. The larger of |hi| and the radius stays within
 2**-200 .. 2**200, or all three are 0; a number of infinite radius is not known at all.
+Minus infinity of radius 0 may be stored, for a log gate, and nothing but exp takes it.
 So the bounds of `double_word` hold over a range of exponents that no case leaves, where
 fp64 and double-double end at 2**-1074 and lose what a decay or a gate needs there.
 """
@@ -144,7 +145,9 @@ def plain(h: float, low: float, r: float, e: int) -> Triple:
 
 @jit()
 def exp(h: float, low: float, r: float, e: int) -> Wide:
-    """exp(x)."""
+    """exp(x), exactly zero for minus infinity: a gate that resets."""
+    if (h == -math.inf) & (r == 0.0):
+        return 0.0, 0.0, 0.0, 0
     xh, xl, xr = plain(h, low, r, e)
     if abs(xh) < PLAIN_ARGUMENT:
         zh, zl, zr = _plain_exp(xh, xl, xr)
