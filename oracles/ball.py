@@ -115,6 +115,22 @@ class Ball(ArrayNumber):
         one = self.like(np.ones_like(rise.value), np.zeros_like(rise.value))
         return self.sigmoid() * (one + rise)
 
+    def reciprocal(self) -> Self:
+        """1 / x, with no end where the ball holds zero.
+
+        |1/x - 1/y| = |x - y| / (|x| |y|), and |y| >= |x| - r.
+        """
+        size = np.abs(self.value)
+        with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+            value = 1.0 / self.value
+            radius = U64 * np.abs(value) + FLOOR
+            if not self.exact:
+                # The radius is still to be inflated; a difference would magnify that.
+                least = size - self.radius * INFLATION
+                spread = self.radius / size / least
+                radius = np.where(least > 0.0, radius + spread, np.inf)
+        return self.like(value, radius)
+
     def sum(self, axis: int | tuple[int, ...]) -> Self:
         """The sum over axes; any order of n terms costs (n - 1) u sum |x| at most."""
         value = np.sum(self.value, axis)

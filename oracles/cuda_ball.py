@@ -66,6 +66,10 @@ class CudaBall(Ball):
         """1 / (1 + exp(-x))."""
         return self._elementwise("Sigmoid")
 
+    def reciprocal(self) -> Any:
+        """1 / x."""
+        return self._elementwise("Reciprocal")
+
     def mapped(self, move: Callable[[Any], Any]) -> Any:
         """`move` applied to every component; exact values stay exact."""
         value = move(self.value)

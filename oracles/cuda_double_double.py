@@ -28,6 +28,7 @@ OPERATIONS: dict[Any, str] = {
     double_double._exp_all: "Exp",
     double_double._softplus_all: "Softplus",
     double_double._sigmoid_all: "Sigmoid",
+    double_double._reciprocal_all: "Reciprocal",
 }
 
 

@@ -26,6 +26,7 @@ _multiply = double_word.multiply
 _exp = double_word_functions.exp
 _softplus = double_word_functions.softplus
 _sigmoid = double_word_functions.sigmoid
+_inverse = double_word.inverse
 
 
 @jit(**NO_ALLOCATION, forceinline=True)
@@ -68,6 +69,12 @@ def _sigmoid_all(x: Parts, z: Parts) -> None:
         _put(z, i, _sigmoid(*_at(x, i)))
 
 
+@jit(**NO_ALLOCATION)
+def _reciprocal_all(x: Parts, z: Parts) -> None:
+    for i in range(z[0].size):
+        _put(z, i, _inverse(*_at(x, i)))
+
+
 class Loops(NamedTuple):
     """The compiled loops of one kind of number: flat operands, and the result."""
 
@@ -76,6 +83,7 @@ class Loops(NamedTuple):
     exp: Callable[..., None]
     softplus: Callable[..., None]
     sigmoid: Callable[..., None]
+    reciprocal: Callable[..., None]
 
 
 class WordNumber(ArrayNumber):
@@ -137,6 +145,10 @@ class WordNumber(ArrayNumber):
         """d silu / dx = s (1 + x (1 - s)) with s = sigmoid(x), 1 - s = sigmoid(-x)."""
         return self.sigmoid() * (self._one() + self * (-self).sigmoid())
 
+    def reciprocal(self) -> Self:
+        """1 / x, with no end where zero is near."""
+        return self._elementwise(self.loops.reciprocal)
+
     def sum(self, axis: int | tuple[int, ...]) -> Self:
         """The sum over axes, pairwise."""
         axes = (axis,) if isinstance(axis, int) else axis
@@ -188,7 +200,14 @@ class DoubleDouble(WordNumber):
 
     __slots__ = ()
 
-    loops = Loops(_add_all, _multiply_all, _exp_all, _softplus_all, _sigmoid_all)
+    loops = Loops(
+        _add_all,
+        _multiply_all,
+        _exp_all,
+        _softplus_all,
+        _sigmoid_all,
+        _reciprocal_all,
+    )
 
     def exactly(self, values: FloatArray) -> Self:
         """Stored values, known exactly."""

@@ -14,6 +14,8 @@ dyadic data keep a radius of exactly 0. Radii are sums of non-negative terms rou
 nearest; `scancheck.oracles.double_double.certified_radius` makes good for that.
 """
 
+import math
+
 from scancheck.oracles.fma import fma
 from scancheck.oracles.jit import jit
 
@@ -87,4 +89,33 @@ def reciprocal(xh: float, xl: float, xr: float) -> Triple:
     return zh, zl, zr + spread
 
 
-__all__ = ["add", "fast_two_sum", "fma", "multiply", "reciprocal", "two_sum"]
+@jit()
+def inverse(xh: float, xl: float, xr: float) -> Triple:
+    """1 / x over the whole range; a radius of |x| / 2 or more leaves it no end.
+
+    x is moved to 1 <= |x| < 2 by a power of two, and the result by the same one.
+    """
+    if not ((abs(xh) > 2.0 * xr) & (abs(xh) < math.inf)):  # zero and NaN included
+        return 0.0, 0.0, math.inf
+    shift = 1 - math.frexp(xh)[1]
+    lost = 4 * TINY if shift < 0 else 0.0
+    sh, sl = math.ldexp(xh, shift), math.ldexp(xl, shift)
+    sr = math.ldexp(xr, shift) + lost
+    zh, zl, zr = reciprocal(sh, sl, 0.0)
+    # |1/x - 1/x'| <= r / (|x| (|x| - r)), and |x| is |hi| less an ulp at least.
+    zr += sr / (abs(sh) * (abs(sh) - sr)) * (1.0 + 2.0**-50)
+    zh, zl = fast_two_sum(math.ldexp(zh, shift), math.ldexp(zl, shift))
+    if not (abs(zh) < math.inf):
+        return 0.0, 0.0, math.inf
+    return zh, zl, math.ldexp(zr, shift) + lost
+
+
+__all__ = [
+    "add",
+    "fast_two_sum",
+    "fma",
+    "inverse",
+    "multiply",
+    "reciprocal",
+    "two_sum",
+]

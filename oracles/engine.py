@@ -10,7 +10,7 @@ over the number protocol and is the definition that the fast systems are tested 
 """
 
 from collections import deque
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
@@ -19,7 +19,14 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from scancheck.ops.normal_form import Cotangents, Lowered, Op, spec_of
+from scancheck.ops.normal_form import (
+    Cotangents,
+    Lowered,
+    Op,
+    spec_of,
+    state_inputs,
+    state_outputs,
+)
 from scancheck.oracles.delayed import DelayedSystem
 from scancheck.oracles.numbers import Joined, compact, stack
 from scancheck.oracles.threads import meanwhile
@@ -46,7 +53,7 @@ class Solution:
 class Tile(NamedTuple):
     """A tile of time in normal form."""
 
-    start: int  # index of its first step
+    start: int  # index of its first token
     inputs: dict[str, Any]  # its part of the op's inputs, switches and constants
     lowered: Lowered
     run: Lowered  # as the system runs it
@@ -268,7 +275,8 @@ class _Run:
         self.state_shape = (groups, keys, lanes)
         constants = op.constants(self.sizes).items()
         self.constants = {n: system.constant(v) for n, v in constants}
-        self.step = max(1, groups * keys * lanes)
+        self.substeps = op.substeps(self.sizes)
+        self.step = max(1, groups * keys * lanes * self.substeps)
         self.tile = max(1, min(self.total, stretch * TILE_ENTRIES // self.step))
         # The one tile with its readout and states, where nothing is run twice.
         self.whole: tuple[Tile, Any, Any] | None = None
@@ -277,6 +285,15 @@ class _Run:
         """Half-open ranges of steps."""
         edges = [*range(0, self.total, self.tile), self.total]
         return list(pairwise(edges))
+
+    @property
+    def steps(self) -> int:
+        """The steps of the recurrence: of each token one or several."""
+        return self.total * self.substeps
+
+    def counted(self, tile: Tile) -> tuple[int, int]:
+        """The index of the tile's first step, and the number of steps."""
+        return tile.start * self.substeps, self.steps
 
     def slice(self, values: Mapping[str, Any], start: int, stop: int) -> dict[str, Any]:
         """The tile of the inputs; those without time whole; beside them the rest."""
@@ -298,10 +315,27 @@ class _Run:
 
     def initial_state(self) -> Any:
         """S_0 as a number, zero where the case has none."""
-        given = self.inputs.get(self.op.state)
-        if given is None:
+        return self.state_of(state_inputs(self.op), self.inputs)
+
+    def state_of(self, names: Iterable[str], given: Mapping[str, Any]) -> Any:
+        """S from the tensors of a state, those that are not given taken as zero."""
+        names = tuple(names)
+        if not any(name in given for name in names):
             return self.system.constant(np.zeros(self.state_shape))
-        return self.op.state_in(given, self.sizes)
+        parts = (given[n] if n in given else self.zeros(n) for n in names)
+        return self.op.state_in(*parts, self.sizes)
+
+    def parts_of(self, names: Iterable[str], state: Any) -> dict[str, Any]:
+        """The tensors of a state by name."""
+        parts = self.op.state_out(state, self.sizes)
+        if not isinstance(parts, tuple):
+            parts = (parts,)
+        return dict(zip(names, parts, strict=True))
+
+    def zeros(self, name: str) -> Any:
+        """A tensor of the op, of zeros."""
+        shape = tuple(self.sizes[axis] for axis in spec_of(self.op, name).axes)
+        return self.system.constant(np.zeros(shape))
 
     def forward(self) -> Solution:
         """Outputs only; one tile of states at a time."""
@@ -322,7 +356,7 @@ class _Run:
 
         While a tile is scanned, the one before is finished and the next one lowered.
         """
-        sequence, final = self.op.outputs
+        sequence = self.op.outputs[0]
         joined = Joined[Any](sequence.axes.index(self.op.time_axis), self.total)
         state = self.system.begin(self.initial_state())
         spans, ready = self.tiles(), deque[Tile]()
@@ -339,7 +373,7 @@ class _Run:
                 edges.append((state, tile.carry))
             with meanwhile(jobs):
                 o, state, states = self.system.forward(
-                    tile.run, state, tile.start, self.total, keep
+                    tile.run, state, *self.counted(tile), keep
                 )
             if keep:
                 self.whole = tile, o, states
@@ -347,10 +381,10 @@ class _Run:
         for job in jobs:
             job()
         if joined.number is None:
-            shape = tuple(self.sizes[a] for a in sequence.axes)
-            joined.put(0, self.system.constant(np.zeros(shape)))
-        last = self.op.state_out(self.system.end(state, self.total), self.sizes)
-        return {final.name: last, sequence.name: joined.number}
+            joined.put(0, self.zeros(sequence.name))
+        names = (spec.name for spec in state_outputs(self.op))
+        last = self.parts_of(names, self.system.end(state, self.steps))
+        return {**last, sequence.name: joined.number}
 
     def again(
         self, span: tuple[int, int], state: Any, carry: Any
@@ -359,23 +393,17 @@ class _Run:
         tiles = deque[Tile]()
         self.lower(tiles, span, carry)
         tile = tiles.pop()
-        o, _, states = self.system.forward(
-            tile.run, state, tile.start, self.total, True
-        )
+        o, _, states = self.system.forward(tile.run, state, *self.counted(tile), True)
         return tile, o, states
 
     def backward(
         self, edges: list[Any], cotangents: Mapping[str, FloatArray]
     ) -> dict[str, Any]:
         """Gradients of all inputs, tile by tile from the last."""
-        sequence, final = self.op.outputs
         ybar_all, axis = self._sequence_cotangent(cotangents)
-        if final.name in cotangents:
-            last = self.op.state_in(
-                self.system.constant(cotangents[final.name]), self.sizes
-            )
-        else:
-            last = self.system.constant(np.zeros(self.state_shape))
+        finals = [spec.name for spec in state_outputs(self.op)]
+        given = {n: self.system.constant(x) for n, x in cotangents.items()}
+        last = self.state_of(finals, given)
         back = self.system.begin_adjoint(last)
         joined: dict[str, Joined[Any]] = {}
         totals: dict[str, Any] = {}
@@ -387,7 +415,7 @@ class _Run:
             index = (slice(None),) * axis + (slice(start, stop),)
             obar, outer = self.op.epilogue_pullback(tile.inputs, o, ybar_all[index])
             bars, back = self.system.adjoint(
-                tile.run, states, obar, back, start, self.total
+                tile.run, states, obar, back, *self.counted(tile)
             )
             if tile.run is not tile.lowered:
                 bars = unfolded(bars, tile.lowered)
@@ -399,15 +427,15 @@ class _Run:
                 else:
                     totals[name] = totals[name] + bar if name in totals else bar
         out = {name: whole.number for name, whole in joined.items()}
-        terms = self.total * self.sizes.get("B", 1)
+        terms = self.steps * self.sizes.get("B", 1)
         out |= {n: self.system.reduced(total, terms) for n, total in totals.items()}
-        if self.op.state in self.inputs:
-            out[self.op.state] = self.op.state_out(
-                self.system.end_adjoint(back), self.sizes
-            )
-        for name, given in self.inputs.items():
+        states = state_inputs(self.op)
+        if any(name in self.inputs for name in states):
+            found = self.parts_of(states, self.system.end_adjoint(back))
+            out |= {name: bar for name, bar in found.items() if name in self.inputs}
+        for name, values in self.inputs.items():
             if name not in out:
-                out[name] = self.system.constant(np.zeros(given.shape))
+                out[name] = self.system.constant(np.zeros(values.shape))
         return out
 
     def _sequence_cotangent(
@@ -415,9 +443,10 @@ class _Run:
     ) -> tuple[Any, int]:
         """The cotangent of the sequence output, zero where none is given."""
         sequence = self.op.outputs[0]
-        shape = tuple(self.sizes[a] for a in sequence.axes)
-        values = cotangents.get(sequence.name, np.zeros(shape))
-        return self.system.constant(values), sequence.axes.index(self.op.time_axis)
+        axis = sequence.axes.index(self.op.time_axis)
+        if sequence.name not in cotangents:
+            return self.zeros(sequence.name), axis
+        return self.system.constant(cotangents[sequence.name]), axis
 
 
 def _merged(inner: dict[str, Any], outer: dict[str, Any]) -> dict[str, Any]:

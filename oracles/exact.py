@@ -32,10 +32,10 @@ class ExactNumber(MpNumber):
         """Raises OracleUncertain, as every function does: no result is dyadic."""
         raise OracleUncertain(
             "exact rung: expected an op of sums and products alone; got one with "
-            "exp, softplus or sigmoid; use another rung"
+            "exp, softplus, sigmoid or a quotient; use another rung"
         )
 
-    softplus = sigmoid = silu = silu_slope = exp
+    softplus = sigmoid = silu = silu_slope = reciprocal = exp
 
 
 class ExactSystem(GenericSystem):

@@ -65,6 +65,10 @@ class FlintBall(ArrayNumber):
         rise = self * (-self).sigmoid()
         return self.sigmoid() * self.like(1 + rise.components[0])
 
+    def reciprocal(self) -> Self:
+        """1 / x, a NaN where the ball holds zero."""
+        return self._mapped(lambda x: 1 / x)
+
     def sum(self, axis: int | tuple[int, ...]) -> Self:
         """The sum over axes."""
         return self.like(np.asarray(self.components[0].sum(axis), dtype=object))

@@ -184,7 +184,8 @@ def _is_short(op: Op, tensors: Arrays, gradients: bool) -> bool:
     sizes = _sizes(op, tensors)
     groups, keys, lanes = op.group_shape(sizes)
     cost = GRADIENT_COST if gradients else 1
-    return cost * sizes[op.time_axis] * groups * keys * lanes <= SLOW_STEPS
+    steps = sizes[op.time_axis] * op.substeps(sizes)
+    return cost * steps * groups * keys * lanes <= SLOW_STEPS
 
 
 def _is_dyadic(op: Op, tensors: Arrays, gradients: bool) -> bool:

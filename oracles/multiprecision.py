@@ -27,6 +27,7 @@ Pair = tuple[Raw, Raw]  # a value and a radius
 ZERO, ONE, INFINITY = libmp.fzero, libmp.fone, libmp.finf
 NOT_FINITE = (libmp.finf, libmp.fninf, libmp.fnan)
 UP = (30, libmp.round_up)  # precision and rounding of radii
+DOWN = (30, libmp.round_down)  # and of what they are divided by
 # Numbers below this power of two are not written out as fractions.
 NEGLIGIBLE_EXPONENT = -2400
 KEPT_BITS = 512  # of a value, before it is split into two float64
@@ -78,6 +79,10 @@ class MpNumber(ArrayNumber):
     def silu_slope(self) -> Self:
         """d silu / dx = s (1 + x (1 - s)) with s = sigmoid(x), 1 - s = sigmoid(-x)."""
         return self.sigmoid() * (self._one() + self * (-self).sigmoid())
+
+    def reciprocal(self) -> Self:
+        """1 / x, with no end where zero is within the radius."""
+        return self._elementwise(_reciprocal)
 
     def sum(self, axis: int | tuple[int, ...]) -> Self:
         """The sum over axes, one term after the other."""
@@ -151,6 +156,19 @@ def _multiply(bits: int, x: Raw, xr: Raw, y: Raw, yr: Raw) -> Pair:
 def _negate(bits: int, x: Raw, xr: Raw) -> Pair:
     """-x."""
     return libmp.mpf_neg(x), xr
+
+
+def _reciprocal(bits: int, x: Raw, xr: Raw) -> Pair:
+    """1 / x; the radius is xr / (|x| (|x| - xr)) and the rounding."""
+    size = libmp.mpf_abs(x)
+    if x in NOT_FINITE or not libmp.mpf_lt(xr, size):
+        return ZERO, INFINITY
+    z = libmp.mpf_div(ONE, x, bits, libmp.round_nearest)
+    own = _units(bits, z, 0)
+    if xr == ZERO:
+        return z, own
+    least = libmp.mpf_mul(size, libmp.mpf_sub(size, xr, *DOWN), *DOWN)
+    return z, _sum(libmp.mpf_div(xr, least, *UP), own)
 
 
 def _exp(bits: int, x: Raw, xr: Raw) -> Pair:

@@ -46,6 +46,11 @@ class ArrayNumber:
         """The entries in another shape."""
         return self.mapped(lambda part: part.reshape(*shape))
 
+    def joined(self, other: Self, axis: int) -> Self:
+        """The entries of another number of this kind behind its own, along an axis."""
+        pairs = zip(self.components, other.components, strict=True)
+        return self.like(*(np.concatenate(pair, axis) for pair in pairs))
+
     def broadcast_to(self, shape: tuple[int, ...]) -> Self:
         """Axes of size 1 repeated."""
         return self.mapped(lambda part: np.broadcast_to(part, shape))

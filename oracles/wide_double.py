@@ -37,6 +37,7 @@ class WideDouble(WordNumber):
         wide_loops.exp_all,
         wide_loops.softplus_all,
         wide_loops.sigmoid_all,
+        wide_loops.reciprocal_all,
     )
 
     @property

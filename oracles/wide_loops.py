@@ -19,6 +19,7 @@ _multiply = wide_word.multiply
 _exp = wide_word.exp
 _softplus = wide_word.softplus
 _sigmoid = wide_word.sigmoid
+_reciprocal = wide_word.reciprocal
 _normal = wide_word.normal
 
 
@@ -34,9 +35,12 @@ def _put_at(x: Parts, i: int, number: wide_word.Wide) -> None:
 
 @jit(**NO_ALLOCATION)
 def stored_all(values: F, z: Parts) -> None:
-    """Stored values, of radius 0."""
+    """Stored values, of radius 0; minus infinity is kept for exp, which knows it."""
     for i in range(values.size):
-        _put_at(z, i, _normal(values[i], 0.0, 0.0, 0))
+        if values[i] == -np.inf:
+            _put_at(z, i, (-np.inf, 0.0, 0.0, 0))
+        else:
+            _put_at(z, i, _normal(values[i], 0.0, 0.0, 0))
 
 
 @jit(**NO_ALLOCATION)
@@ -72,6 +76,13 @@ def sigmoid_all(x: Parts, z: Parts) -> None:
     """1 / (1 + exp(-x))."""
     for i in range(z[0].size):
         _put_at(z, i, _sigmoid(*_at(x, i)))
+
+
+@jit(**NO_ALLOCATION)
+def reciprocal_all(x: Parts, z: Parts) -> None:
+    """1 / x."""
+    for i in range(z[0].size):
+        _put_at(z, i, _reciprocal(*_at(x, i)))
 
 
 @jit(**NO_ALLOCATION)

@@ -3,6 +3,7 @@
 A number is hi, lo and a radius as in `double_word`, and an integer e: it stands for
 (hi + lo) 2**e, within radius 2**e. The larger of |hi| and the radius stays within
 2**-200 .. 2**200, or all three are 0; a number of infinite radius is not known at all.
+Minus infinity of radius 0 may be stored, for a log gate, and nothing but exp takes it.
 So the bounds of `double_word` hold over a range of exponents that no case leaves, where
 fp64 and double-double end at 2**-1074 and lose what a decay or a gate needs there.
 """
@@ -49,7 +50,8 @@ LINEAR_ERROR = 2.0**-290
 _plain_exp = double_word_functions.exp
 _plain_add = double_word.add
 _plain_multiply = double_word.multiply
-_reciprocal = double_word.reciprocal
+_plain_reciprocal = double_word.reciprocal
+_plain_inverse = double_word.inverse
 
 
 @jit(forceinline=True)
@@ -121,6 +123,13 @@ def multiply(
 
 
 @jit()
+def reciprocal(h: float, low: float, r: float, e: int) -> Wide:
+    """1 / x, with no end where zero is near."""
+    zh, zl, zr = _plain_inverse(h, low, r)
+    return normal(zh, zl, zr, -e)
+
+
+@jit()
 def plain(h: float, low: float, r: float, e: int) -> Triple:
     """Words without an exponent; what underflows is in the radius."""
     if e == 0:
@@ -136,7 +145,9 @@ def plain(h: float, low: float, r: float, e: int) -> Triple:
 
 @jit()
 def exp(h: float, low: float, r: float, e: int) -> Wide:
-    """exp(x)."""
+    """exp(x), exactly zero for minus infinity: a gate that resets."""
+    if (h == -math.inf) & (r == 0.0):
+        return 0.0, 0.0, 0.0, 0
     xh, xl, xr = plain(h, low, r, e)
     if abs(xh) < PLAIN_ARGUMENT:
         zh, zl, zr = _plain_exp(xh, xl, xr)
@@ -188,7 +199,7 @@ def sigmoid(h: float, low: float, r: float, e: int) -> Wide:
     th, tl, tr, te = exp(sign * h, sign * low, r, e)
     ph, pl, pr = plain(th, tl, tr, te)
     ph, pl, pr = _plain_add(1.0, 0.0, 0.0, ph, pl, pr)
-    ph, pl, pr = _reciprocal(ph, pl, pr)
+    ph, pl, pr = _plain_reciprocal(ph, pl, pr)
     if flipped:
         return ph, pl, pr, 0
     return multiply(th, tl, tr, te, ph, pl, pr, 0)
@@ -202,6 +213,7 @@ __all__ = [
     "multiply",
     "normal",
     "plain",
+    "reciprocal",
     "sigmoid",
     "softplus",
 ]

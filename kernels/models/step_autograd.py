@@ -29,22 +29,22 @@ Resolve = Callable[[str], tuple[Arithmetic, Algorithm]]
 
 def run_steps(
     resolve: Resolve, family: Family, tensors: tuple[torch.Tensor | None, ...]
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The sequence output in the dtype of the first input, and the final state.
+) -> tuple[torch.Tensor, ...]:
+    """The sequence output in the dtype of the first input, and the final state's parts.
 
     `resolve` gives the arithmetic and the algorithm for a storage format; `tensors` are
     in the order of `family.names`, None where an optional one is absent.
     """
     run: Any = _StepForm.apply
-    sequence, final_state = run(resolve, family, *tensors)
-    return sequence, final_state
+    outputs: tuple[torch.Tensor, ...] = run(resolve, family, *tensors)
+    return outputs
 
 
 class _StepForm(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, resolve: Resolve, family: Family, *tensors: torch.Tensor | None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    ) -> tuple[torch.Tensor, ...]:
         ctx.resolve, ctx.family = resolve, family
         ctx.save_for_backward(*tensors)
         given = _given(family, tensors)
@@ -56,15 +56,16 @@ class _StepForm(torch.autograd.Function):
                 arithmetic, algorithm, lowered.steps, lowered.initial
             )
             y = family.epilogue(arithmetic, lowered.inputs, ctx.o)
+            parts = family.state_out(_state_layout(family, final))
             return (
                 to_tensor(storage, y.swapaxes(0, 1)),
-                to_tensor(state_format(storage), _state_layout(family, final)),
+                *(to_tensor(state_format(storage), part) for part in parts),
             )
 
     @staticmethod
     @once_differentiable
     def backward(
-        ctx: Any, ybar: torch.Tensor, final_bar: torch.Tensor
+        ctx: Any, ybar: torch.Tensor, *final_bars: torch.Tensor
     ) -> tuple[torch.Tensor | None, ...]:
         family = ctx.family
         given = _given(family, ctx.saved_tensors)
@@ -80,7 +81,11 @@ class _StepForm(torch.autograd.Function):
                 lowered.steps,
                 lowered.initial,
                 obar,
-                _state_layout(family, arithmetic.lift(to_array(final_bar))),
+                _state(
+                    family,
+                    np.zeros_like(lowered.initial),
+                    *(arithmetic.lift(to_array(bar)) for bar in final_bars),
+                ),
             )
             of_steps = family.lower_pullback(
                 arithmetic, lowered.inputs, lowered.steps, bars
@@ -88,7 +93,8 @@ class _StepForm(torch.autograd.Function):
             for name, x in of_steps.items():
                 known = gradients.get(name)
                 gradients[name] = x if known is None else arithmetic.add(x, known)
-            gradients[family.state] = _state_layout(family, initial_bar)
+            parts = family.state_out(_state_layout(family, initial_bar))
+            gradients |= zip(_state_names(family), parts, strict=True)
             return None, None, *_gradient_tensors(family, given, gradients)
 
 
@@ -119,13 +125,21 @@ def _lowered(
         for name, x in given.items()
     }
     steps = family.lower(arithmetic, inputs)
-    if family.state in inputs:
-        initial = _state_layout(family, inputs[family.state])
-    else:
-        _, *lead, keys = steps.keys.shape
-        shape = (*lead, keys, steps.values.shape[-1])
-        initial = np.zeros(shape, arithmetic.dtype)
+    _, *lead, keys = steps.keys.shape
+    zeros = np.zeros((*lead, keys, steps.values.shape[-1]), arithmetic.dtype)
+    initial = _state(family, zeros, *map(inputs.get, _state_names(family)))
     return _Lowered(inputs=inputs, steps=steps, initial=initial)
+
+
+def _state_names(family: Family) -> tuple[str, ...]:
+    """The inputs that are the initial state, its parts in order."""
+    return family.state, *family.further_state
+
+
+def _state(family: Family, zeros: Array, *parts: Array | None) -> Array:
+    """[B, heads, K, L] from the parts in the op's layout; zeros has that shape."""
+    made = family.state_in(_state_layout(family, zeros), *parts)
+    return _state_layout(family, made)
 
 
 def _by_time(arithmetic: Arithmetic, tensor: torch.Tensor) -> Array:

@@ -7,6 +7,7 @@ from typing import Any
 from scancheck.kernels.models.algorithm import Algorithm
 from scancheck.kernels.models.arithmetic import Arithmetic
 from scancheck.kernels.models.delta_rule import DELTA_RULE, GATED_DELTA_RULE, KDA
+from scancheck.kernels.models.gated_delta_product import GATED_DELTA_PRODUCT
 from scancheck.kernels.models.gla import GLA
 from scancheck.kernels.models.linear_attention import (
     LIGHTNING_ATTENTION,
@@ -14,12 +15,16 @@ from scancheck.kernels.models.linear_attention import (
     RETENTION,
     SIMPLE_GLA,
 )
+from scancheck.kernels.models.normalized_linear_attention import (
+    NORMALIZED_LINEAR_ATTENTION,
+)
 from scancheck.kernels.models.rwkv6 import RWKV6
 from scancheck.kernels.models.rwkv7 import RWKV7
 from scancheck.kernels.models.ssd import SSD, SSD_OF_SOFTPLUS
 
 FAMILIES = {
     "linear_attention": LINEAR_ATTENTION,
+    "normalized_linear_attention": NORMALIZED_LINEAR_ATTENTION,
     "simple_gla": SIMPLE_GLA,
     "retention": RETENTION,
     "lightning_attention": LIGHTNING_ATTENTION,
@@ -28,6 +33,7 @@ FAMILIES = {
     "ssd": SSD,
     "delta_rule": DELTA_RULE,
     "gated_delta_rule": GATED_DELTA_RULE,
+    "gated_delta_product": GATED_DELTA_PRODUCT,
     "kda": KDA,
     "rwkv7": RWKV7,
 }

@@ -25,6 +25,16 @@ def read_alone_pullback(
     return ybar, {}
 
 
+def one_part(zeros: Array, state: Array | None) -> Array:
+    """A state that is one tensor; zeros where it is absent."""
+    return zeros if state is None else state
+
+
+def only_part(state: Array) -> tuple[Array, ...]:
+    """That tensor of a state."""
+    return (state,)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
     """An op on the step form, in model arithmetic.
@@ -32,6 +42,8 @@ class Family:
     `epilogue(arithmetic, inputs, o)` gives the sequence output [T, B, ...] from
     o [T, ..., L]; `epilogue_pullback(arithmetic, inputs, o, ybar)` gives obar and
     gradients, to which those of `lower_pullback(arithmetic, inputs, steps, bars)` add.
+    `state_in(zeros, part, ...)` puts a state [..., K, L] together, an absent part being
+    None; `state_out(state)` takes it apart.
     """
 
     names: tuple[str, ...]  # inputs; the first has the storage format
@@ -44,6 +56,9 @@ class Family:
         [Arithmetic, Inputs, Array, Array], tuple[Array, Gradients]
     ] = read_alone_pullback
     state: str = "initial_state"  # the input that is the initial state
+    further_state: tuple[str, ...] = ()  # those with its further parts
+    state_in: Callable[..., Array] = one_part
+    state_out: Callable[[Array], tuple[Array, ...]] = only_part
     value_major: bool = False  # states are [..., V, K] in the op's layout
 
 

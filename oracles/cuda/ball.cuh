@@ -11,6 +11,7 @@ constexpr double U64 = 0x1p-53;
 constexpr double TINY = 0x1p-1074;
 constexpr double FLOOR = 0x1p-1072;
 constexpr double FUNCTION_ERROR = 0x1p-51;
+constexpr double INFLATION = 1.0 + 1e-9;
 constexpr double LOWEST = -746.0, HIGHEST = 710.0;
 
 __device__ __forceinline__ Rounded exp_of(Rounded x) {
@@ -86,6 +87,14 @@ __device__ __forceinline__ Ball operator*(Ball a, Ball b) {
 __device__ __forceinline__ Ball one_minus(Ball a) {
     const Rounded value = Rounded(1.0) - a.value;
     return {value, a.radius + Rounded(U64) * size_of(value)};
+}
+
+__device__ __forceinline__ Ball reciprocal(Ball a) {
+    const Rounded value = Rounded(1.0) / a.value, size = size_of(a.value);
+    const Rounded own = Rounded(U64) * size_of(value) + FLOOR;
+    const Rounded least = size - a.radius * INFLATION;
+    const Rounded radius = least > 0.0 ? own + a.radius / size / least : infinity();
+    return {value, a.radius == 0.0 ? own : radius};
 }
 
 __device__ __forceinline__ Rounded expm1_above(Rounded r) {

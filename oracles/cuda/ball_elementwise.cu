@@ -20,6 +20,9 @@ struct Softplus {
 struct Sigmoid {
     __device__ static Ball of(Ball x, Ball) { return sigmoid(x); }
 };
+struct Reciprocal {
+    __device__ static Ball of(Ball x, Ball) { return reciprocal(x); }
+};
 
 template <class Operation>
 __global__ void __launch_bounds__(256)

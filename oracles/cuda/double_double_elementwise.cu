@@ -17,6 +17,9 @@ struct Softplus {
 struct Sigmoid {
     __device__ static Triple of(Triple x, Triple, Tables t) { return sigmoid(x, t); }
 };
+struct Reciprocal {
+    __device__ static Triple of(Triple x, Triple, Tables) { return inverse(x); }
+};
 
 template <class Operation>
 __global__ void __launch_bounds__(256)

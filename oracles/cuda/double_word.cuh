@@ -87,6 +87,23 @@ __device__ inline Triple reciprocal(Triple x) {
     return {z.hi, z.lo, z.radius + spread};
 }
 
+__device__ inline Triple inverse(Triple x) {
+    const Rounded size = size_of(x.hi);
+    const Triple unknown = {0.0, 0.0, infinity()};
+    if (!((size > Rounded(2.0) * x.radius) & (size < infinity()))) return unknown;
+    int exponent;
+    frexp(x.hi.x, &exponent);
+    const int shift = 1 - exponent;
+    const Rounded lost = shift < 0 ? Rounded(4 * TINY) : Rounded(0.0);
+    const Rounded hi = ldexp(x.hi.x, shift), r = Rounded(ldexp(x.radius.x, shift)) + lost;
+    const Triple z = reciprocal({hi, ldexp(x.lo.x, shift), 0.0});
+    const Rounded spread = r / (size_of(hi) * (size_of(hi) - r)) * (1.0 + 0x1p-50);
+    const Rounded radius = z.radius + spread;
+    const Word moved = fast_two_sum(ldexp(z.hi.x, shift), ldexp(z.lo.x, shift));
+    if (!(size_of(moved.hi) < infinity())) return unknown;
+    return {moved.hi, moved.lo, Rounded(ldexp(radius.x, shift)) + lost};
+}
+
 __device__ __forceinline__ Rounded spread(Rounded radius) {
     return radius < 1.0 ? radius * (Rounded(1.0) + radius) : infinity();
 }

@@ -26,6 +26,7 @@ from scancheck.bounds.rules import Rules, Store
 from scancheck.formats import round_array
 from scancheck.oracles.ball import Ball
 from scancheck.oracles.numbers import ArrayNumber
+from scancheck.oracles.units import U64
 
 FloatArray = NDArray[np.float64]
 
@@ -167,6 +168,27 @@ class ErrorNumber(ArrayNumber):
         # |d^2 silu / dx^2| <= 1/2.
         e = (e + 0.5 * self.error) * (1.0 + 4 * (own + u))
         return self._new(value, m, e + self._vanished(1.0 + x), self.peak)
+
+    def reciprocal(self) -> Self:
+        """1 / x, rounded once; where the computed x may be zero, anything.
+
+        |1/x' - 1/x| = |x' - x| / (|x| |x'|), and |x'| >= |x| - error.
+        """
+        # `value` is off itself, by the same bound in fp64's unit.
+        size = np.abs(self.value) - self.error * (U64 / self.rules.u)
+        least = size - self.error
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            value = 1.0 / self.value
+            m = np.abs(value)
+            e = np.where(least > 0.0, self.error / size / least, np.inf)
+            e = e + (self.rules.u * (m + e) + self.rules.eta)
+        return self._new(value, m, e, self.peak)
+
+    def joined(self, other: Self, axis: int) -> Self:
+        """The entries of another number behind its own, along an axis."""
+        both = super().joined(other, axis)
+        both.terms = max(self.terms, other.terms)
+        return both
 
     def _logistic_error(self) -> FloatArray:
         """Relative error of 1 / (1 + exp(-x)): silu's e0 and exp's whole model.

@@ -104,6 +104,12 @@ class MomentNumber(ArrayNumber):
         moment = 0.25 * self.moment + own**2 + inner**2 + 2 * self.rules.eta**2
         return self.like(value, moment)
 
+    def reciprocal(self) -> Self:
+        """1 / x, rounded once; the slope is -1 / x^2."""
+        with np.errstate(divide="ignore"):
+            value = 1.0 / self.value
+        return self._function(value, value**2, np.full_like(value, self.rules.u))
+
     def _function(self, value: FloatArray, slope: FloatArray, own: FloatArray) -> Self:
         moment = slope**2 * self.moment + (own * value) ** 2
         return self.like(value, moment + 2 * self.rules.eta**2)

@@ -18,7 +18,7 @@ from scancheck.bounds.moment_system import MomentSystem
 from scancheck.bounds.rules import rules_for, storage_error
 from scancheck.contract import Contract
 from scancheck.formats import FP32
-from scancheck.ops.normal_form import Op, spec_of
+from scancheck.ops.normal_form import Op, spec_of, state_inputs
 from scancheck.oracles.engine import solve
 
 FloatArray = NDArray[np.float64]
@@ -73,7 +73,7 @@ def moments_for(
     return {
         name: _root(op, name, x, dtype)
         for name, x in numbers.items()
-        if name == op.state or not _sums_time(op, name, len(x.shape))
+        if name in state_inputs(op) or not _sums_time(op, name, len(x.shape))
     }
 
 

@@ -28,6 +28,7 @@ from scancheck.diagnosis import VAGUE
 from scancheck.kernel import Kernel
 from scancheck.metrics import TensorMetrics
 from scancheck.ops import op_named
+from scancheck.ops.normal_form import state_outputs
 from scancheck.recipes.build import build
 from scancheck.recipes.inputs import within_limits
 from scancheck.red_check import RedCheck, finding_of
@@ -77,8 +78,8 @@ class Judge:
 
     def _kind(self, trial: Trial) -> str | None:
         """The trial's cotangents; dense ones where the only output is the other."""
-        final = self.op.outputs[1].name
-        if trial.cotangent_kind == "final_state" and final not in self._returned:
+        finals = {spec.name for spec in state_outputs(self.op)}
+        if trial.cotangent_kind == "final_state" and not finals & {*self._returned}:
             return "dense"
         return trial.cotangent_kind
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from scancheck.campaign.trial import Judged, Trial
 from scancheck.case import Case, make_case
 from scancheck.kernel import Kernel
-from scancheck.ops.normal_form import Op
+from scancheck.ops.normal_form import Op, value_lanes
 from scancheck.recipes.draw import cases
 from scancheck.recipes.inputs import COTANGENT_KINDS, case_sizes
 from scancheck.recipes.op_rules import rules_of
@@ -171,8 +171,9 @@ def trials(draw: st.DrawFn, domain: Domain) -> Trial:
     steps = chosen("steps", lengths(domain.profile, chunk))
     # Groups that each need a channel, and how many of them the size of lanes counts.
     lanes = rules_of(case.op).lanes
-    groups, states, width = domain.op.group_shape(case_sizes(case) | {"B": 1})
-    counted = sizes[lanes] // width
+    of_row = case_sizes(case) | {"B": 1}
+    groups, states, _ = domain.op.group_shape(of_row)
+    counted = sizes[lanes] // value_lanes(domain.op, of_row)
     room = VOLUME[domain.profile] // max(1, steps * states)
     sizes["B"] = min(sizes["B"], max(1, room // groups))
     widest = min(WIDEST, max(1, room // sizes["B"]))

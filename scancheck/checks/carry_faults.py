@@ -17,11 +17,12 @@ from scancheck.checks.faulty_recurrence import (
     run,
     scanned,
     spans,
+    steps_in,
 )
 from scancheck.checks.oracle import CaseReport
 from scancheck.formats import BF16, FP16, Format, round_array
 from scancheck.ops import op_named
-from scancheck.ops.normal_form import Lowered, spec_of
+from scancheck.ops.normal_form import Lowered, spec_of, state_inputs
 from scancheck.oracles.fp64 import Fp64System
 
 Fault = tuple[str, str, Outputs]  # key of diagnosis.CAUSES, detail, outputs
@@ -30,53 +31,54 @@ SHORT_SUMS = (BF16, FP16)  # formats that a running sum of log decays may be kep
 
 def faults_at_edges(report: CaseReport, truth: Outputs, chunk: int) -> Iterator[Fault]:
     """Faults at the edges of chunks of one size, and inside each chunk."""
-    plain = AtEdges(chunk, unchanged)
+    steps = steps_in(report, chunk)
+    plain = AtEdges(steps, unchanged)
     run(report, plain)
     named: tuple[tuple[str, str, Any], ...] = (
         (
             "carry_index",
             f"each chunk of {chunk} starts from the carry into the chunk before it",
-            AtEdges(chunk, _late(plain.kept)),
+            AtEdges(steps, _late(plain.kept)),
         ),
         (
             "carry_total",
             f"the carry into a chunk of {chunk} is formed with that chunk's own total",
-            AtEdges(chunk, _own_total),
+            AtEdges(steps, _own_total),
         ),
         (
             "carry_dropped",
             f"no state is carried across edges of chunks of {chunk}",
-            AtEdges(chunk, _dropped),
+            AtEdges(steps, _dropped),
         ),
         (
             "carry_forgets",
             f"the carry holds the last chunk of {chunk} and nothing before it",
-            AtEdges(chunk, decayed(0.0)),
+            AtEdges(steps, decayed(0.0)),
         ),
         (
             "carry_undecayed",
             f"what enters a chunk of {chunk} enters the next one undecayed",
-            AtEdges(chunk, _undecayed),
+            AtEdges(steps, _undecayed),
         ),
         (
             "edge_decay",
             f"the first token of each chunk of {chunk} does not decay the past",
-            OtherDecays(_first_undecayed(chunk)),
+            OtherDecays(_first_undecayed(steps)),
         ),
         (
             "gate_shift",
             f"inside chunks of {chunk} each token decays by the gate before its own",
-            OtherDecays(_exclusive(chunk)),
+            OtherDecays(_exclusive(steps)),
         ),
         (
             "swapped_combine",
             f"inside chunks of {chunk} the combine takes its operands in reverse",
-            SwappedCombine(chunk),
+            SwappedCombine(steps),
         ),
     )
     for cause, detail, system in named:
         yield cause, detail, run(report, system)
-    yield from _short_sums(report, chunk)
+    yield from _short_sums(report, chunk, steps)
     if op_named(report.case.op).state in report.inputs.tensors:
         without = run(report, Fp64System(), without_state(report))
         yield (
@@ -87,7 +89,7 @@ def faults_at_edges(report: CaseReport, truth: Outputs, chunk: int) -> Iterator[
     yield (
         "partial_chunk",
         f"the last, partial chunk of {chunk} is left at zero",
-        run(report, SilentTail(chunk)),
+        run(report, SilentTail(steps)),
     )
     yield from _appended(report, truth, chunk)
 
@@ -161,7 +163,7 @@ def _exclusive(chunk: int) -> Callable[[Lowered, int], FloatArray]:
     return change
 
 
-def _short_sums(report: CaseReport, chunk: int) -> Iterator[Fault]:
+def _short_sums(report: CaseReport, chunk: int, steps: int) -> Iterator[Fault]:
     """Sums of log decays since the chunk's first token, kept in a short format.
 
     exp(c_t - c_j) with rounded sums c telescopes: it is the same recurrence with
@@ -178,7 +180,7 @@ def _short_sums(report: CaseReport, chunk: int) -> Iterator[Fault]:
         ) -> FloatArray:
             known.append(lowered.log_w is not None)
             w = lowered.w.value
-            return _by_rounded_sums(lowered, start, chunk, fmt) if known[-1] else w
+            return _by_rounded_sums(lowered, start, steps, fmt) if known[-1] else w
 
         outputs = run(report, OtherDecays(change))
         if any(known):
@@ -205,8 +207,8 @@ def _edge_steps(w: FloatArray, start: int, chunk: int) -> NDArray[np.intp]:
 def without_state(report: CaseReport) -> dict[str, FloatArray]:
     """The case's tensors with an initial state of zero."""
     tensors = dict(report.inputs.tensors)
-    name = op_named(report.case.op).state
-    return tensors | {name: np.zeros_like(tensors[name])}
+    names = [n for n in state_inputs(op_named(report.case.op)) if n in tensors]
+    return tensors | {name: np.zeros_like(tensors[name]) for name in names}
 
 
 def _appended(report: CaseReport, truth: Outputs, chunk: int) -> Iterator[Fault]:
@@ -215,7 +217,7 @@ def _appended(report: CaseReport, truth: Outputs, chunk: int) -> Iterator[Fault]
     Only the final state can be wrong; the sequence output ends before them.
     """
     op = op_named(report.case.op)
-    first, final = (spec.name for spec in op.outputs)
+    first = op.outputs[0].name
     missing = -dict(report.case.sizes)[op.time_axis] % chunk
     if missing == 0:
         return
@@ -230,7 +232,7 @@ def _appended(report: CaseReport, truth: Outputs, chunk: int) -> Iterator[Fault]
             if op.time_axis in axes:
                 tensors[name] = filled(values, axes.index(op.time_axis), missing)
         outputs = run(report, Fp64System(), tensors)
-        yield cause, detail, {first: truth[first], final: outputs[final]}
+        yield cause, detail, outputs | {first: truth[first]}
 
 
 def _zeros(values: FloatArray, axis: int, missing: int) -> FloatArray:

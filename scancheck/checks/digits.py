@@ -42,15 +42,16 @@ def _fits(fmt: Format, values: FloatArray) -> NDArray[np.bool_]:
 
 def explain_digits(report: CaseReport) -> Explanation | None:
     """A short state or sequence output, told by the digits of what was returned."""
-    sequence, final = (spec.name for spec in op_named(report.case.op).outputs)
+    sequence, *finals = (spec.name for spec in op_named(report.case.op).outputs)
     found = {}
     for name, metrics in report.metrics.items():
         if metrics.wrong.any():
             got, truth = report.outcome.outputs[name], report.truth.outputs[name].hi
             found[name] = short_format(report, name, got, truth)
-    if found.get(final) is not None:
-        detail = f"every value of {final} fits {found[final]}"
-        return Explanation(cause="short_state", chunk=None, detail=detail)
+    for final in finals:
+        if found.get(final) is not None:
+            detail = f"every value of {final} fits {found[final]}"
+            return Explanation(cause="short_state", chunk=None, detail=detail)
     if found.get(sequence) is not None:
         detail = f"every value of {sequence} fits {found[sequence]}"
         return Explanation(cause="short_output", chunk=None, detail=detail)

@@ -19,7 +19,7 @@ from scancheck.formats import FP64, format_named
 from scancheck.kernel import Kernel
 from scancheck.metrics import measure
 from scancheck.ops import op_named
-from scancheck.ops.normal_form import spec_of
+from scancheck.ops.normal_form import spec_of, state_inputs, state_outputs
 from scancheck.runner import execute
 from scancheck.runner.poison import memory_filled_with
 from scancheck.verdict import RED, Check, Verdict
@@ -200,7 +200,7 @@ def _gradient_cause(report: CaseReport, check: Check) -> tuple[str, str]:
     gates = {"a", "g", "gk", "gv", "w", "delta", "dt", "A", "delta_bias", "dt_bias"}
     if wrong and wrong <= gates:
         return "gate_gradient", f"wrong: {', '.join(sorted(wrong))}"
-    if wrong == {op.state}:
+    if wrong and wrong <= {*state_inputs(op)}:
         return "initial_state_gradient", ""
     return "gradient", f"wrong: {', '.join(sorted(wrong))}"
 
@@ -210,10 +210,11 @@ def _final_state_explains(report: CaseReport, wrong: set[str]) -> bool:
     from scancheck.oracles.fp64 import solve_fp64
 
     op = op_named(report.case.op)
-    final = op.outputs[1].name
-    if report.cotangents is None or final not in report.cotangents or not wrong:
+    finals = {spec.name for spec in state_outputs(op)}
+    given = report.cotangents or {}
+    if not finals & {*given} or not wrong:
         return False
-    bars = {n: v for n, v in report.cotangents.items() if n != final}
+    bars = {n: v for n, v in given.items() if n not in finals}
     tensors, switches = report.inputs.tensors, report.inputs.switches
     solution = solve_fp64(op, tensors, switches, bars)
     for name in wrong:

@@ -40,6 +40,11 @@ def run(
     return {name: ball.value for name, ball in solution.outputs.items()}
 
 
+def steps_in(report: CaseReport, chunk: int) -> int:
+    """The steps of the recurrence in a chunk of tokens."""
+    return chunk * op_named(report.case.op).substeps(dict(report.case.sizes))
+
+
 class AtEdges(Fp64System):
     """The oracle with `change` applied to the state at every chunk edge."""
 

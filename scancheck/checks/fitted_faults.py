@@ -14,7 +14,13 @@ from scancheck.checks.carry_faults import (
     time_first,
     unchanged,
 )
-from scancheck.checks.faulty_recurrence import AtEdges, Change, Outputs, run
+from scancheck.checks.faulty_recurrence import (
+    AtEdges,
+    Change,
+    Outputs,
+    run,
+    steps_in,
+)
 from scancheck.checks.oracle import CaseReport
 from scancheck.ops import op_named
 from scancheck.ops.normal_form import Lowered
@@ -33,14 +39,14 @@ def fitted_faults(report: CaseReport, truth: Outputs, chunk: int) -> Iterator[Fa
             yield (
                 "carry_decay",
                 f"the {what} is scaled by {factor:.4g} at edges of chunks of {chunk}",
-                run(report, AtEdges(chunk, scaling(factor))),
+                run(report, AtEdges(steps_in(report, chunk), scaling(factor))),
             )
     limit = _clamp_limit(report, chunk)
     if limit is not None:
         yield (
             "state_clamped",
             f"states carried over edges of chunks of {chunk} stay within {limit:.4g}",
-            run(report, AtEdges(chunk, clamped(limit))),
+            run(report, AtEdges(steps_in(report, chunk), clamped(limit))),
         )
 
 
@@ -75,7 +81,7 @@ def _carry_factor(
     name = op_named(report.case.op).outputs[0].name
     got = time_first(report, name, report.outcome.outputs[name])
     want = time_first(report, name, truth[name])
-    without = run(report, AtEdges(chunk, scaling(0.0)))[name]
+    without = run(report, AtEdges(steps_in(report, chunk), scaling(0.0)))[name]
     bare = time_first(report, name, without)
     carried = (want - bare)[window].ravel()
     error = (got - want)[window].ravel()
@@ -111,7 +117,7 @@ def _clamp_limit(report: CaseReport, chunk: int) -> float | None:
     window = _first_wrong_chunk(report, chunk)
     if window is None:
         return None
-    plain = AtEdges(chunk, unchanged)
+    plain = AtEdges(steps_in(report, chunk), unchanged)
     run(report, plain)
     edges = [np.abs(state[0]) for state in plain.kept[1:]]
     high = max((float(np.max(e, initial=0.0)) for e in edges), default=0.0)
@@ -121,7 +127,7 @@ def _clamp_limit(report: CaseReport, chunk: int) -> float | None:
     got = time_first(report, name, report.outcome.outputs[name])[window]
 
     def distance(limit: float) -> float:
-        other = run(report, AtEdges(chunk, clamped(limit)))[name]
+        other = run(report, AtEdges(steps_in(report, chunk), clamped(limit)))[name]
         off = np.abs(got - time_first(report, name, other)[window])
         return float(off[np.isfinite(off)].sum())
 

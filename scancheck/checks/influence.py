@@ -118,7 +118,8 @@ def _without_carry(report: CaseReport) -> dict[str, FloatArray] | None:
     op = op_named(report.case.op)
     if dict(report.case.sizes)[op.time_axis] <= chunk:
         return None
-    system = _Forgetful(chunk, op.reads_before)
+    per_token = op.substeps(dict(report.case.sizes))
+    system = _Forgetful(chunk * per_token, op.reads_before)
     return _solved(report.case, report.inputs.tensors, report.inputs.switches, system)
 
 
@@ -128,7 +129,9 @@ def _without_token(report: CaseReport, first: bool) -> dict[str, FloatArray] | N
     total = dict(report.case.sizes)[op.time_axis]
     if total == 0:
         return None
-    system = _Skipping((0 if first else total - 1) + op.reads_before)
+    per_token = op.substeps(dict(report.case.sizes))
+    begin = (0 if first else total - 1) * per_token + op.reads_before
+    system = _Skipping(range(begin, begin + per_token))
     return _solved(report.case, report.inputs.tensors, report.inputs.switches, system)
 
 
@@ -151,15 +154,15 @@ class _Forgetful(Fp64System):
 
 
 class _Skipping(Fp64System):
-    """The oracle with what one step writes set to zero."""
+    """The oracle with what some steps write set to zero."""
 
-    def __init__(self, step: int) -> None:
+    def __init__(self, steps: range) -> None:
         super().__init__()
-        self.step = step
+        self.steps = steps
 
     def forward(self, lowered, state, start, total, keep):  # type: ignore[no-untyped-def]
-        here = self.step - start
-        places = [here] if 0 <= here < lowered.v.shape[1] else []
+        here = range(start, start + lowered.v.shape[1])
+        places = [step - start for step in self.steps if step in here]
         bare = _zeroed(lowered, ("v",), places)
         return super().forward(bare, state, start, total, keep)
 

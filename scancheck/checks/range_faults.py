@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from scancheck.checks.agreement import Explanation, FloatArray, singled_out
 from scancheck.checks.carry_faults import time_first
-from scancheck.checks.faulty_recurrence import spans
+from scancheck.checks.faulty_recurrence import spans, steps_in
 from scancheck.checks.input_faults import softplus_argument
 from scancheck.checks.oracle import CaseReport
 from scancheck.formats import FP32, format_named, round_array
@@ -96,7 +96,7 @@ def _decays(report: CaseReport, chunk: int) -> Iterator[tuple[str, str, Mask]]:
         else:
             log_w = np.log(np.abs(lowered.w.value))
         inverse, masked = [], []
-        for first, last in spans(lowered, 0, chunk):
+        for first, last in spans(lowered, 0, steps_in(report, chunk)):
             sums = np.cumsum(log_w[:, first:last], axis=1)
             inverse.append(-sums > LOG_LARGEST)
             least = np.minimum.accumulate(sums[:, ::-1], axis=1)[:, ::-1]

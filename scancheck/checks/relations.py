@@ -23,7 +23,7 @@ from scancheck.checks.related import (
 from scancheck.checks.resumed import prefill_and_step, split, streaming
 from scancheck.checks.transformed import padding, scaling, time_similarity
 from scancheck.kernel import Kernel
-from scancheck.ops.normal_form import Op, spec_of
+from scancheck.ops.normal_form import Op, spec_of, state_inputs, state_outputs
 from scancheck.recipes.build import build
 
 # Cases that relations are tried on: lengths where a cut leaves odd pieces.
@@ -60,8 +60,8 @@ def relation_reports(
         and dict(case.sizes)["B"] > 0
         and case.recipe in ("gaussian_slow", "decay_near_one", "mixed_time_scales")
     ][:CASES]
-    final = op.outputs[1].name
-    resumes = op.state in accepted and final in returned
+    finals = {spec.name for spec in state_outputs(op)}
+    resumes = accepted.issuperset(state_inputs(op)) and finals.issubset(returned)
     for index, case in enumerate(fitting):
         relations: list[Relation] = [_causality]
         if resumes:

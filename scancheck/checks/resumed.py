@@ -21,6 +21,7 @@ from scancheck.checks.related import (
     run_once,
     subject_of,
 )
+from scancheck.ops.normal_form import state_inputs, state_outputs
 
 FloatArray = NDArray[np.float64]
 
@@ -62,19 +63,20 @@ def _steps(subject: Subject) -> int:
 def _resumed(subject: Subject, cuts: Sequence[int], check: str) -> CaseReport:
     """The pieces between cuts, each from the state that the one before returned."""
     op = subject.op
-    sequence, final = op.outputs
+    sequence = op.outputs[0]
+    finals = [spec.name for spec in state_outputs(op)]
     pieces = []
-    state: FloatArray | None = None
+    state: dict[str, FloatArray] = {}
     for start, stop in pairwise(cuts):
         inputs = part(op, subject.inputs, start, stop)
-        if state is not None:
-            inputs = replace(inputs, tensors=dict(inputs.tensors) | {op.state: state})
+        inputs = replace(inputs, tensors=dict(inputs.tensors) | state)
         outcome = run_once(subject, inputs)
         if outcome.problem is not None:
             return call_failed(subject, outcome, check)
-        if final.name not in outcome.outputs:
+        if any(name not in outcome.outputs for name in finals):
             return judged(subject, {}, check)
-        state = outcome.outputs[final.name]
+        named = zip(state_inputs(op), finals, strict=True)
+        state = {initial: outcome.outputs[final] for initial, final in named}
         pieces.append(outcome.outputs)
     got = {}
     if all(sequence.name in piece for piece in pieces):
@@ -82,5 +84,5 @@ def _resumed(subject: Subject, cuts: Sequence[int], check: str) -> CaseReport:
         got[sequence.name] = np.concatenate(
             [piece[sequence.name] for piece in pieces], axis
         )
-    got[final.name] = pieces[-1][final.name]
+    got |= {name: pieces[-1][name] for name in finals}
     return judged(subject, got, check)

@@ -13,7 +13,7 @@ from scancheck.errors import ScancheckError
 from scancheck.formats import FloatArray
 from scancheck.kernel import Kernel
 from scancheck.ops import op_named
-from scancheck.ops.normal_form import Op, spec_of
+from scancheck.ops.normal_form import Op, spec_of, state_inputs
 from scancheck.recipes.inputs import Inputs
 from scancheck.verdict import Verdict
 
@@ -114,7 +114,7 @@ def _cut(
         group = chosen["D"] * keys.shape[1] // channels
     tensors: dict[str, FloatArray] = {}
     for name, values in inputs.tensors.items():
-        if name == op.state and start:
+        if name in state_inputs(op) and start:
             continue
         index = []
         for axis in spec_of(op, name, values.ndim).axes:

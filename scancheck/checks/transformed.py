@@ -22,7 +22,7 @@ from scancheck.checks.related import (
 )
 from scancheck.contract import CONTRACT_FORMATS, Contract, resolve
 from scancheck.formats import FP32, Format, format_named, round_array
-from scancheck.ops.normal_form import has_plain_decays, spec_of
+from scancheck.ops.normal_form import has_plain_decays, spec_of, state_outputs
 from scancheck.recipes.inputs import Inputs, case_sizes, tensor_format
 from scancheck.recipes.streams import integers, stream
 
@@ -37,11 +37,13 @@ READS = ("C", "q", "r")  # readouts: a sum over states
 IDENTITY: dict[str, dict[str, float]] = {
     "linear_scan": {"a": 1.0, "g": 0.0, "b": 0.0},
     "linear_attention": {"v": 0.0},
+    "normalized_linear_attention": {"k": 0.0},
     "simple_gla": {"g": 0.0, "v": 0.0},
     "gla": {"gk": 0.0, "gv": 0.0, "v": 0.0},
     "rwkv6": {"w": 0.0, "v": 0.0},
     "delta_rule": {"beta": 0.0},
     "gated_delta_rule": {"g": 0.0, "beta": 0.0},
+    "gated_delta_product": {"g": 0.0, "beta": 0.0},
     "kda": {"g": 0.0, "beta": 0.0},
     "rwkv7": {"w": 0.0, "b": 0.0, "v": 0.0},
 }
@@ -64,6 +66,8 @@ def padding(subject: Subject) -> CaseReport | None:
 def scaling(subject: Subject) -> CaseReport | None:
     """Drives and first state times 8: outputs must be 8 times those of the case.
 
+    Further parts of a state, which no drive enters, must be what they were.
+
     To the bit for any declared structure, since scaling by a power of two commutes with
     rounding and its sums and products are linear in the drives.
     """
@@ -76,8 +80,9 @@ def scaling(subject: Subject) -> CaseReport | None:
     contract = subject.request.contract
     if not _bitwise(subject) or contract.log not in LINEAR_IN_DRIVES:
         return _by_oracle(subject, related, check)
+    unscaled = {spec.name for spec in state_outputs(subject.op)[1:]}
     wanted = {
-        name: np.ldexp(values, POWER)
+        name: values if name in unscaled else np.ldexp(values, POWER)
         for name, values in subject.whole.outcome.outputs.items()
     }
     return _to_the_bit(subject, related, wanted, POWER, check)

@@ -16,7 +16,7 @@ from scancheck.gate.ahead import case_reports
 from scancheck.gate.findings import findings_of, unmet
 from scancheck.kernel import Kernel
 from scancheck.ops import op_named
-from scancheck.ops.normal_form import Op
+from scancheck.ops.normal_form import Op, state_outputs
 from scancheck.recipes.build import build
 from scancheck.recipes.case_list import case_list
 from scancheck.recipes.inputs import COTANGENT_KINDS, case_sizes, within_limits
@@ -219,10 +219,11 @@ class Judging:
         """The kind of cotangents of the case with this number."""
         if not self.gradients:
             return None
+        finals = {spec.name for spec in state_outputs(self.op)}
         kinds = [
             k
             for k in COTANGENT_KINDS
-            if k != "final_state" or self.op.outputs[1].name in self.returned
+            if k != "final_state" or finals & {*self.returned}
         ]
         return kinds[index % len(kinds)]
 

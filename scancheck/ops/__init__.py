@@ -2,6 +2,7 @@
 
 from scancheck.errors import CaseInvalid
 from scancheck.ops.delta_rule import DELTA_RULE
+from scancheck.ops.gated_delta_product import GATED_DELTA_PRODUCT
 from scancheck.ops.gated_delta_rule import GATED_DELTA_RULE
 from scancheck.ops.gla import GLA
 from scancheck.ops.kda import KDA
@@ -9,6 +10,7 @@ from scancheck.ops.lightning_attention import LIGHTNING_ATTENTION
 from scancheck.ops.linear_attention import LINEAR_ATTENTION
 from scancheck.ops.linear_scan import LINEAR_SCAN
 from scancheck.ops.normal_form import Op
+from scancheck.ops.normalized_linear_attention import NORMALIZED_LINEAR_ATTENTION
 from scancheck.ops.retention import RETENTION
 from scancheck.ops.rwkv6 import RWKV6
 from scancheck.ops.rwkv7 import RWKV7
@@ -22,6 +24,7 @@ OPS = {
         LINEAR_SCAN,
         SELECTIVE_SCAN,
         LINEAR_ATTENTION,
+        NORMALIZED_LINEAR_ATTENTION,
         SIMPLE_GLA,
         RETENTION,
         LIGHTNING_ATTENTION,
@@ -30,6 +33,7 @@ OPS = {
         SSD,
         DELTA_RULE,
         GATED_DELTA_RULE,
+        GATED_DELTA_PRODUCT,
         KDA,
         RWKV7,
     )

@@ -41,9 +41,11 @@ class Number(Protocol):
     def sigmoid(self) -> Self: ...
     def silu(self) -> Self: ...
     def silu_slope(self) -> Self: ...
+    def reciprocal(self) -> Self: ...
     def sum(self, axis: int | tuple[int, ...]) -> Self: ...
     def transpose(self, *axes: int) -> Self: ...
     def reshape(self, *shape: int) -> Self: ...
+    def joined(self, other: Self, axis: int) -> Self: ...
 
 
 FloatArray = NDArray[np.float64]
@@ -98,6 +100,11 @@ def gate_cotangent(lowered: Lowered, cotangents: Cotangents) -> Any:
     return lowered.w * cotangents.w
 
 
+def one_step(sizes: Mapping[str, int]) -> int:
+    """An op that moves its state once for each token."""
+    return 1
+
+
 def no_constants(sizes: Mapping[str, int]) -> dict[str, FloatArray]:
     """An op that needs no number beside its inputs."""
     return {}
@@ -111,9 +118,10 @@ class Op:
     `epilogue(tile, o)` gives the sequence output in the op's layout from
     o [G, T, L]; `epilogue_pullback(tile, o, ybar) -> (obar, gradients)` and
     `lower_pullback(tile, lowered, cotangents) -> gradients` go back. `state_in` and
-    `state_out` convert the op's state tensor to S [G, K, L] and back. `constants` names
-    numbers that follow from the sizes, such as a scale, as fp64 holds them; they stand
-    beside the inputs in every tile and have no gradient.
+    `state_out` convert the op's state tensor to S [G, K, L] and back; where a state has
+    further tensors, such as the normaliser of a ratio, they take and give all of them.
+    `constants` names numbers that follow from the sizes, such as a scale, as fp64 holds
+    them; they stand beside the inputs in every tile and have no gradient.
     """
 
     name: str
@@ -122,14 +130,16 @@ class Op:
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]  # sequence output first, then the final state
     state: str  # input name of the initial state
+    further_state: tuple[str, ...] = ()  # of further parts, in the order of outputs[2:]
+    normalisers: int = 0  # lanes of S behind those of the values
     forms: tuple[frozenset[str], ...]  # input sets of which exactly one is given
     switches: tuple[str, ...]  # boolean keyword arguments, False by default
     lower: Callable[[Tensors, Any], tuple[Lowered, Any]]
     epilogue: Callable[[Tensors, Any], Any]
     epilogue_pullback: Callable[[Tensors, Any, Any], tuple[Any, dict[str, Any]]]
     lower_pullback: Callable[[Tensors, Lowered, Cotangents], dict[str, Any]]
-    state_in: Callable[[Any, Mapping[str, int]], Any]
-    state_out: Callable[[Any, Mapping[str, int]], Any]
+    state_in: Callable[..., Any]  # (part, ..., sizes) -> S [G, K, L]
+    state_out: Callable[[Any, Mapping[str, int]], Any]  # S, sizes -> a part, or parts
     group_shape: Callable[[Mapping[str, int]], tuple[int, int, int]]  # sizes -> G, K, L
     reads_before: bool = False  # outputs read the state before its update
     diagonal: bool = True  # whether the transition has no rank-one part
@@ -137,6 +147,23 @@ class Op:
     spread_by: tuple[str, ...] = ()  # inputs that make an exception to that
     algebraic: bool = False  # sums and products of stored values and constants alone
     constants: Callable[[Mapping[str, int]], dict[str, FloatArray]] = no_constants
+    substeps: Callable[[Mapping[str, int]], int] = one_step  # steps of a tile per token
+
+
+def state_inputs(op: Op) -> tuple[str, ...]:
+    """The inputs that are the initial state, in the order of `state_outputs`."""
+    return op.state, *op.further_state
+
+
+def state_outputs(op: Op) -> tuple[TensorSpec, ...]:
+    """The outputs that are the final state."""
+    return op.outputs[1:]
+
+
+def value_lanes(op: Op, sizes: Mapping[str, int]) -> int:
+    """Lanes of a group that hold values; the normalisers of a ratio are not counted."""
+    _, _, lanes = op.group_shape(sizes)
+    return lanes - op.normalisers
 
 
 def has_plain_decays(op: Op, tensors: Mapping[str, Any]) -> bool:

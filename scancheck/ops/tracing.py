@@ -81,6 +81,11 @@ class Traced:
             self.value.silu(), (self, lambda bar: bar * self.value.silu_slope())
         )
 
+    def reciprocal(self) -> "Traced":
+        """y = 1 / x, with derivative -y^2."""
+        y = self.value.reciprocal()
+        return Traced(y, (self, lambda bar: -(bar * (y * y))))
+
     def sum(self, axis: int | tuple[int, ...]) -> "Traced":
         """The sum over axes."""
         axes = (axis,) if isinstance(axis, int) else axis
@@ -102,6 +107,16 @@ class Traced:
         """The entries in another shape."""
         return Traced(
             self.value.reshape(*shape), (self, lambda bar: bar.reshape(*self.shape))
+        )
+
+    def joined(self, other: "Traced", axis: int) -> "Traced":
+        """The entries of another number behind its own, along an axis."""
+        axis %= len(self.shape)
+        before, own = (slice(None),) * axis, self.shape[axis]
+        return Traced(
+            self.value.joined(other.value, axis),
+            (self, lambda bar: bar[(*before, slice(own))]),
+            (other, lambda bar: bar[(*before, slice(own, None))]),
         )
 
 

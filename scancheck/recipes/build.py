@@ -49,11 +49,12 @@ def build(case: Case) -> Inputs:
     recipe = _checked_recipe(case, options, sizes)
     channels = channels_of(op, sizes)
     heads, states, _ = op.group_shape(sizes | {"B": 1})
+    substeps = op.substeps(sizes)
     plan = Plan(
         op=drawn_as(op.name),
         form=options.get("form"),
         batch=sizes["B"],
-        steps=sizes[op.time_axis],
+        steps=sizes[op.time_axis] * substeps,
         channels=channels,
         states=states,
         groups=sizes.get("G", sizes.get("H", 1)),
@@ -62,9 +63,10 @@ def build(case: Case) -> Inputs:
         softplus=options.get("delta_softplus", options.get("dt_softplus", False)),
         bias=options.get("delta_bias", options.get("dt_bias", False)),
         initial_state=options[op.state],
-        chunk=options["chunk"],
+        chunk=options["chunk"] * substeps,
         fmt=FORMATS[case.dtype],
         key=f"{case.op} {case.recipe} {case.seed}",
+        substeps=substeps,
     )
     tensors = recipe.tensors(plan) | further_inputs(op, sizes, plan.key)
     wanted = {

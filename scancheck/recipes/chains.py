@@ -22,7 +22,7 @@ class Plan:
     op: str
     form: str | None  # linear_scan: "a" or "g"
     batch: int  # B
-    steps: int  # T, or L of selective_scan
+    steps: int  # T, or L of selective_scan; of all tokens where one has several
     channels: int  # D, or the lanes of all heads: HV V, H V, H P
     states: int  # N or K; 1 for linear_scan
     groups: int  # what has keys of its own: B/C groups, key heads; 1 for linear_scan
@@ -34,6 +34,7 @@ class Plan:
     chunk: int  # chunk size to aim at
     fmt: Format  # storage format
     key: str  # what every random stream of this case is keyed with
+    substeps: int = 1  # steps of each token
 
     @property
     def sequence(self) -> tuple[int, int, int]:

@@ -8,6 +8,7 @@ from scancheck.recipes import (
     exact,
     gates,
     impulses,
+    normalisers,
     range_edges,
     realistic,
 )
@@ -22,6 +23,7 @@ from scancheck.recipes.supports import (
     GROWING,
     LINEAR,
     LOG_GATED,
+    NORMALISED,
     SCANS,
     SELECTIVE,
     SSD,
@@ -60,13 +62,13 @@ QUICK = (
         cancellation.telescoping_cancellation,
         "Carry and local part cancel, and what is left is their rounding.",
         "cancellation",
-        (*SCANS, *ADDITIVE_GATED, *ops("linear_attention")),
+        (*SCANS, *ADDITIVE_GATED, *ops("linear_attention"), *NORMALISED),
     ),
     of_chains(
         decays.unit_decay,
         "A pure sum: a state in a short format stops growing.",
         "decay",
-        (*GATED, *UNDECAYED),
+        (*GATED, *UNDECAYED, *NORMALISED),
     ),
     of_chains(
         decays.exact_reset,
@@ -151,6 +153,12 @@ QUICK = (
         "cancellation",
         DELTA,
     ),
+    of_chains(
+        normalisers.cancelling_normaliser,
+        "A denominator of which little is left, summed or stored in a short format.",
+        "cancellation",
+        NORMALISED,
+    ),
 )
 
 # Only the full profile and drawn cases run these.
@@ -169,7 +177,7 @@ ONLY_FULL = (
         drives.constant_drive_and_decay,
         "Every step rounds alike: bias that averages would hide, and stagnation.",
         "decay",
-        (*GATED, *UNDECAYED),
+        (*GATED, *UNDECAYED, *NORMALISED),
     ),
     of_chains(
         gates.one_strong_gate_per_chunk,

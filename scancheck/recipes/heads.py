@@ -34,6 +34,28 @@ def linear_attention_tensors(plan: Plan, chains: Chains) -> Tensors:
     }
 
 
+def normalized_linear_attention_tensors(plan: Plan, chains: Chains) -> Tensors:
+    """q and k as a feature map gives them, positive, and the first sum of keys.
+
+    Where a recipe gives keys or readouts they keep their signs.
+    """
+    made = linear_attention_tensors(plan, chains)
+    shared = plan.heads // plan.groups
+    return made | {
+        "q": np.abs(made["q"]) if chains.reads is None else made["q"],
+        "k": np.abs(made["k"]) if chains.keys is None else made["k"],
+        "initial_key_sum": np.repeat(first_key_sums(plan), shared, axis=1),
+    }
+
+
+def first_key_sums(plan: Plan) -> FloatArray:
+    """Sums of one to three keys, [B, H, K], of each key head."""
+    shape = (plan.batch, plan.groups, plan.states)
+    drawn = uniform(draws(plan, "key sum"), 1.0, 2.0, shape)
+    sums: FloatArray = drawn / np.sqrt(plan.states)
+    return sums
+
+
 def simple_gla_tensors(plan: Plan, chains: Chains) -> Tensors:
     """The same with a gate per head."""
     return linear_attention_tensors(plan, chains) | {"g": -head_rates(plan, chains)}
@@ -91,6 +113,24 @@ def delta_rule_tensors(plan: Plan, chains: Chains) -> Tensors:
 def gated_delta_rule_tensors(plan: Plan, chains: Chains) -> Tensors:
     """The same with a gate per head."""
     return delta_rule_tensors(plan, chains) | {"g": -head_rates(plan, chains)}
+
+
+def gated_delta_product_tensors(plan: Plan, chains: Chains) -> Tensors:
+    """Several steps a token: it reads with its last one, and decays by all at once."""
+    made = gated_delta_rule_tensors(plan, chains)
+
+    def per_token(x: FloatArray) -> FloatArray:
+        """[B, T M, ...] -> [B, T, M, ...]."""
+        tokens = plan.steps // plan.substeps
+        return x.reshape(plan.batch, tokens, plan.substeps, *x.shape[2:])
+
+    rates = per_token(made["g"]).cumsum(axis=2)[:, :, -1]
+    return {
+        "q": per_token(made["q"])[:, :, -1],
+        **{name: per_token(made[name]) for name in ("k", "v", "beta")},
+        "g": np.maximum(rates, -RESET_RATE),
+        "initial_state": made["initial_state"],
+    }
 
 
 def kda_tensors(plan: Plan, chains: Chains) -> Tensors:

@@ -70,21 +70,22 @@ def cotangents(case: Case, kind: str, seed: int) -> dict[str, FloatArray]:
     """Cotangents by output name, representable in each output's format.
 
     A missing output has a zero cotangent. `dense`: random values everywhere;
-    `final_state`: the last state alone; `one_token`: the sequence output at one
-    position alone; `cancelling_pairs`: large values of opposite sign on neighbouring
-    tokens, on both sides of every chunk edge among others, over small ones.
+    `final_state`: the last state alone, all parts of it; `one_token`: the sequence
+    output at one position alone; `cancelling_pairs`: large values of opposite sign on
+    neighbouring tokens, on both sides of every chunk edge among others, over small
+    ones.
     Raises CaseInvalid for another kind.
     """
     op = op_named(case.op)
     if kind not in COTANGENT_KINDS:
         expected = ", ".join(COTANGENT_KINDS)
         raise CaseInvalid(f"cotangent kind: expected one of {expected}; got {kind!r}")
-    sequence, final = op.outputs
+    sequence = op.outputs[0]
     drawn: dict[str, FloatArray] = {}
-    for spec in (sequence, final):
+    for spec in op.outputs:
         shape = tuple(case_sizes(case)[axis] for axis in spec.axes)
         source = stream("cotangent", case.op, kind, spec.name, seed)
-        if kind == "dense" or (kind == "final_state" and spec is final):
+        if kind == "dense" or (kind == "final_state" and spec is not sequence):
             drawn[spec.name] = bell(source, shape)
         elif kind == "one_token" and spec is sequence:
             drawn[spec.name] = _one_token(op, shape, bell(source, shape), seed)
@@ -97,7 +98,7 @@ def cotangents(case: Case, kind: str, seed: int) -> dict[str, FloatArray]:
             drawn[spec.name] = np.moveaxis(pairs * large + small * 2.0**-5, 0, time)
     return {
         spec.name: representable(tensor_format(case, spec), drawn[spec.name])
-        for spec in (sequence, final)
+        for spec in op.outputs
         if spec.name in drawn
     }
 

@@ -11,14 +11,16 @@ from typing import Any
 from scancheck.errors import CaseInvalid
 from scancheck.ops import OPS, op_named
 from scancheck.ops.custom import CustomOp
-from scancheck.ops.normal_form import Op, spec_of
+from scancheck.ops.normal_form import Op, spec_of, value_lanes
 from scancheck.recipes.chains import Chains, Plan, Tensors
 from scancheck.recipes.heads import (
     delta_rule_tensors,
+    gated_delta_product_tensors,
     gated_delta_rule_tensors,
     gla_tensors,
     kda_tensors,
     linear_attention_tensors,
+    normalized_linear_attention_tensors,
     rwkv6_tensors,
     rwkv7_tensors,
     simple_gla_tensors,
@@ -28,11 +30,13 @@ from scancheck.recipes.inputs import DEFAULT_CHUNK
 from scancheck.recipes.rosters import (
     GROUPED_SIZES,
     HEAD_SIZES,
+    PRODUCT_SIZES,
     SCAN_SIZES,
     SELECTIVE_SIZES,
     SSD_SIZES,
     WIDE_GROUPED,
     WIDE_HEADS,
+    WIDE_PRODUCT,
     WIDE_SCAN,
     WIDE_SELECTIVE,
     WIDE_SSD,
@@ -64,12 +68,15 @@ class OpRules:
 
 
 def _grouped(
-    tensors: Callable[[Plan, Chains], Tensors], *, erases: bool = False
+    tensors: Callable[[Plan, Chains], Tensors],
+    *,
+    erases: bool = False,
+    **options: bool,
 ) -> OpRules:
     """The rules of an op whose value heads may share key heads."""
     return OpRules(
         tensors=tensors,
-        options={"initial_state": False, "chunk": DEFAULT_CHUNK},
+        options={"initial_state": False, **options, "chunk": DEFAULT_CHUNK},
         lanes="V",
         roster=GROUPED_SIZES,
         wide=WIDE_GROUPED,
@@ -127,6 +134,9 @@ RULES: dict[str, OpRules] = {
         divisors=(("D", "G"),),
     ),
     "linear_attention": _grouped(linear_attention_tensors),
+    "normalized_linear_attention": _grouped(
+        normalized_linear_attention_tensors, initial_key_sum=False
+    ),
     "simple_gla": _grouped(simple_gla_tensors),
     "retention": _grouped(linear_attention_tensors),
     "lightning_attention": _grouped(linear_attention_tensors),
@@ -150,6 +160,12 @@ RULES: dict[str, OpRules] = {
     ),
     "delta_rule": _grouped(delta_rule_tensors, erases=True),
     "gated_delta_rule": _grouped(gated_delta_rule_tensors, erases=True),
+    "gated_delta_product": replace(
+        _headed(gated_delta_product_tensors, erases=True),
+        roster=PRODUCT_SIZES,
+        wide=WIDE_PRODUCT,
+        drawn={"H": 3, "K": 8, "V": 6, "M": 3},
+    ),
     "kda": _grouped(kda_tensors, erases=True),
     "rwkv7": _headed(rwkv7_tensors, scaled_by=None, erases=True),
 }
@@ -214,8 +230,9 @@ def further_inputs(op: Op, sizes: Mapping[str, int], key: str) -> Tensors:
 
 def channels_of(op: Op, sizes: Mapping[str, int]) -> int:
     """Channels of a batch row: chains of K states each that share no value."""
-    heads, _, lanes = op.group_shape({**sizes, "B": 1})
-    return heads * lanes
+    of_row = {**sizes, "B": 1}
+    heads, _, _ = op.group_shape(of_row)
+    return heads * value_lanes(op, of_row)
 
 
 def chains_of(op: Op, sizes: Mapping[str, int]) -> int:

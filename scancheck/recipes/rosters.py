@@ -35,6 +35,11 @@ HEAD_SIZES: tuple[Sizes, ...] = (
     {"B": 3, "H": 1, "K": 2, "V": 1},
     {"B": 2, "H": 2, "K": 4, "V": 4},
 )
+# One to three delta steps a token.
+PRODUCT_SIZES: tuple[Sizes, ...] = tuple(
+    sizes | {"M": substeps}
+    for sizes, substeps in zip(HEAD_SIZES, (2, 3, 1, 2, 2), strict=True)
+)
 SSD_SIZES: tuple[Sizes, ...] = (
     {"B": 1, "H": 4, "P": 3, "G": 2, "N": 5},
     {"B": 2, "H": 2, "P": 5, "G": 2, "N": 3},
@@ -57,6 +62,7 @@ WIDE_GROUPED: Wide = (
     ({"B": 2, "H": 2, "HV": 2, "K": 64, "V": 32}, {}),
 )
 WIDE_HEADS: Wide = (({"B": 2, "H": 2, "K": 32, "V": 64}, {}),)
+WIDE_PRODUCT: Wide = (({"B": 2, "H": 2, "K": 32, "V": 64, "M": 2}, {}),)
 WIDE_SSD: Wide = (
     ({"B": 2, "H": 2, "P": 64, "G": 1, "N": 32}, {}),
     ({"B": 2, "H": 2, "P": 32, "G": 2, "N": 64}, {}),

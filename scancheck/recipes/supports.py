@@ -20,10 +20,12 @@ SSD = ops("ssd")
 DELTA = ops(*(name for name, rules in RULES.items() if rules.erases))
 # Ops whose decays are fixed, or that have none.
 FIXED = ops("linear_attention", "retention", "lightning_attention", "delta_rule")
+NORMALISED = ops("normalized_linear_attention")  # a ratio: never exact
 UNDECAYED = ops("linear_attention", "delta_rule")
-LOG_GATED = ops("simple_gla", "gla", "rwkv6", "gated_delta_rule", "kda", "rwkv7")
+GATED_DELTA = ops("gated_delta_rule", "gated_delta_product", "kda")
+LOG_GATED = (*ops("simple_gla", "gla", "rwkv6"), *GATED_DELTA, *ops("rwkv7"))
 ADDITIVE_GATED = ops("simple_gla", "gla", "rwkv6", "ssd")
 # RWKV's decays are at most 1 by construction.
-GROWING = ops("simple_gla", "gla", "ssd", "gated_delta_rule", "kda")
+GROWING = (*ops("simple_gla", "gla", "ssd"), *GATED_DELTA)
 GATED: Supports = (*SCANS, *LOG_GATED, *SSD)
-EVERYWHERE: Supports = (*GATED, *FIXED)
+EVERYWHERE: Supports = (*GATED, *FIXED, *NORMALISED)

@@ -51,6 +51,11 @@ def computed_slope(m: Machine, x: Array) -> Array:
     return m.mul(s, m.add(one, m.mul(x, m.add(one, -s))))
 
 
+def computed_reciprocal(m: Machine, x: Array) -> Array:
+    """1 / x, rounded once."""
+    return m.rounded(np.ones_like(x) / m.operand(x))
+
+
 def slope(x: Array) -> Array:
     """The derivative of silu."""
     return logistic(x) * (1.0 + x * logistic(-x))
@@ -67,6 +72,7 @@ FUNCTIONS: dict[str, Case] = {
     "sigmoid": (Machine.sigmoid, logistic, ErrorNumber.sigmoid),
     "silu": (computed_silu, lambda x: x * logistic(x), ErrorNumber.silu),
     "silu_slope": (computed_slope, slope, ErrorNumber.silu_slope),
+    "reciprocal": (computed_reciprocal, lambda x: 1.0 / x, ErrorNumber.reciprocal),
 }
 
 

@@ -14,7 +14,18 @@ from scancheck.oracles.ball import certified_radius, exact_ball
 from scancheck.oracles.engine import GenericSystem, solve
 from scancheck.recipes import Inputs, build
 
-SIZES = {"B": 2, "D": 3, "H": 2, "HV": 4, "K": 3, "V": 2, "P": 2, "G": 1, "N": 3}
+SIZES = {
+    "B": 2,
+    "D": 3,
+    "H": 2,
+    "HV": 4,
+    "K": 3,
+    "V": 2,
+    "P": 2,
+    "G": 1,
+    "N": 3,
+    "M": 2,
+}
 NO_IDENTITY = {"retention", "lightning_attention"}
 
 

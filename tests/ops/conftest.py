@@ -80,6 +80,10 @@ def solutions(
             s = 1 / (1 + np.exp(-v))
             return self.like(s * (1 + v * (1 - s)), s * (1 + m) * (1 + m))
 
+        def reciprocal(self) -> Self:
+            v, m = self.components
+            return self.like(1 / v, m / v**2)
+
         def sum(self, axis: Any) -> Self:
             return self.like(*(np.sum(part, axis) for part in self.components))
 

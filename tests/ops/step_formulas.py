@@ -61,6 +61,24 @@ def linear_attention(
     return decayed(q, k, v, initial_state, v.new_ones(v.shape[2]))
 
 
+def normalized_linear_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    initial_state: Tensor | None = None,
+    initial_key_sum: Tensor | None = None,
+) -> tuple[Tensor, ...]:
+    """S = S + k v^T; z = z + k; o = scale S^T q / (scale z.q + 1e-10)."""
+    s, rows, z = begin(q, v, initial_state), [], initial_key_sum
+    if z is None:
+        z = s[..., 0] * 0.0
+    for qt, kt, vt in tokens(v.shape[2], q, k, v):
+        s, z = s + outer(kt, vt), z + kt
+        qt = qt / q.shape[3] ** 0.5
+        rows.append(read(s, qt) / ((qt * z).sum(-1, keepdim=True) + 1e-10))
+    return joined(rows, v), s, z
+
+
 def simple_gla(
     q: Tensor, k: Tensor, v: Tensor, g: Tensor, initial_state: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
@@ -153,6 +171,25 @@ def kda(
     return joined(rows, v), s
 
 
+def gated_delta_product(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    beta: Tensor,
+    g: Tensor,
+    initial_state: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """One decay a token, then S = S + beta k (v - S^T k)^T for each of its steps."""
+    s, rows = begin(q, v[:, :, 0], initial_state), []
+    for t in range(q.shape[1]):
+        s = g[:, t].exp()[..., None, None] * s
+        for j in range(k.shape[2]):
+            key, strength = k[:, t, j], beta[:, t, j, :, None, None]
+            s = s + strength * outer(key, v[:, t, j] - read(s, key))
+        rows.append(read(s, q[:, t]) / q.shape[3] ** 0.5)
+    return joined(rows, v[:, :, 0]), s
+
+
 def gated_delta_rule(
     q: Tensor,
     k: Tensor,
@@ -204,10 +241,11 @@ def ssd(
     return y, s
 
 
-STEPS: dict[str, Callable[..., tuple[Tensor, Tensor]]] = {
+STEPS: dict[str, Callable[..., tuple[Tensor, ...]]] = {
     function.__name__: function
     for function in (
         linear_attention,
+        normalized_linear_attention,
         simple_gla,
         retention,
         lightning_attention,
@@ -216,6 +254,7 @@ STEPS: dict[str, Callable[..., tuple[Tensor, Tensor]]] = {
         ssd,
         delta_rule,
         gated_delta_rule,
+        gated_delta_product,
         kda,
         rwkv7,
     )

@@ -19,6 +19,8 @@ from scancheck.ops.normal_form import (
     Op,
     TensorSpec,
     spec_of,
+    state_inputs,
+    state_outputs,
 )
 
 FloatArray = NDArray[np.float64]
@@ -347,11 +349,12 @@ def test_an_op_is_consistent(op: Op) -> None:
     for spec in op.inputs + op.outputs:
         for axes in (spec.axes, *(axes for axes, _ in spec.variants)):
             assert set(axes) <= set(op.size_names)
-    sequence, final = op.outputs
-    assert op.time_axis in sequence.axes
-    assert op.time_axis not in final.axes
-    assert spec_of(op, op.state).axes == final.axes
-    assert final.kind == spec_of(op, op.state).kind == "state"
+    assert op.time_axis in op.outputs[0].axes
+    parts = zip(state_inputs(op), state_outputs(op), strict=True)
+    for initial, final in ((spec_of(op, name), final) for name, final in parts):
+        assert op.time_axis not in final.axes
+        assert initial.axes == final.axes
+        assert initial.kind == final.kind == "state"
     for form in op.forms:
         assert all(not spec_of(op, name).required for name in form)
 

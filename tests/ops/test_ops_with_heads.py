@@ -20,7 +20,7 @@ Compare = Callable[..., list[str]]
 
 # Distinct sizes, so that no two axes can be taken for each other; of the two groupings
 # of heads the second has a key head for each value head.
-SIZES = {"B": 2, "T": 5, "K": 7, "V": 4, "P": 4, "N": 7}
+SIZES = {"B": 2, "T": 5, "K": 7, "V": 4, "P": 4, "N": 7, "M": 2}
 HEADS = {
     "shared": {"H": 3, "HV": 6, "G": 1},
     "own": {"H": 3, "HV": 3, "G": 3},
@@ -45,7 +45,7 @@ def problem(
             x = -np.abs(x)
         if spec.name == "beta":
             x = 2 / (1 + np.exp(-x))
-        if spec.name in ("k", "a", "b"):
+        if spec.name in ("k", "a", "b") and x.size:
             x = x / np.linalg.norm(x, axis=-1, keepdims=True)
         if spec.name not in left_out:
             tensors[spec.name] = x
@@ -59,7 +59,8 @@ def problem(
 def operations(sizes: Mapping[str, int]) -> int:
     """Roundings on the longest path: steps, sums over all axes, functions."""
     width = sizes["K"] + sizes["V"]
-    return (32 + 2 * width) * (sizes["T"] + 1) + 2 * sizes["B"] * sizes["T"] * width
+    steps = sizes["T"] * sizes["M"]
+    return (32 + 2 * width) * (steps + 1) + 2 * sizes["B"] * steps * width
 
 
 def switches_of(op: Op, on: bool = False) -> dict[str, bool]:
@@ -107,8 +108,8 @@ def test_agrees_with_autograd_through_one_output(
     """A gradient through one output alone, or none, is right too."""
     op, sizes = OPS[name], SIZES | HEADS["shared"]
     tensors, bars = problem(name, sizes)
-    sequence, final = (spec.name for spec in op.outputs)
-    kept = {"sequence": [sequence], "final": [final], "none": []}[bar]
+    sequence, *finals = (spec.name for spec in op.outputs)
+    kept = {"sequence": [sequence], "final": finals, "none": []}[bar]
     bars = {output: bars[output] for output in kept}
     wrong = against_torch(
         op,
@@ -132,6 +133,7 @@ def test_agrees_with_autograd_through_one_output(
     per_head=st.integers(1, 3),
     K=st.integers(1, 3),
     V=st.integers(1, 3),
+    M=st.integers(1, 3),
 )
 def test_agrees_with_autograd_at_every_size(
     against_torch: Compare,
@@ -143,9 +145,10 @@ def test_agrees_with_autograd_at_every_size(
     per_head: int,
     K: int,
     V: int,
+    M: int,
 ) -> None:
     """No size breaks it: no token, no batch row, one of each, any grouping of heads."""
-    sizes = {"B": B, "T": T, "H": H, "HV": H * per_head, "K": K, "V": V}
+    sizes = {"B": B, "T": T, "H": H, "HV": H * per_head, "K": K, "V": V, "M": M}
     if name == "ssd":
         sizes |= {"H": H * per_head, "G": H, "N": K, "P": V}
     tensors, bars = problem(name, sizes, seed=seed)
@@ -179,8 +182,9 @@ def test_tiles_change_no_value(monkeypatch: pytest.MonkeyPatch, name: str) -> No
     switches = switches_of(op, True)
     whole = engine.solve(Balls(), op, tensors, switches, bars)
     groups, keys, lanes = op.group_shape(sizes)
+    entries = groups * keys * lanes * op.substeps(sizes)
     for steps in (1, 2, 3):
-        monkeypatch.setattr(engine, "TILE_ENTRIES", steps * groups * keys * lanes)
+        monkeypatch.setattr(engine, "TILE_ENTRIES", steps * entries)
         tiled = engine.solve(Balls(), op, tensors, switches, bars)
         for kind in ("outputs", "gradients"):
             for tensor, ball in getattr(whole, kind).items():
@@ -220,6 +224,7 @@ def test_radii_hold_the_exact_values(name: str) -> None:
         ("gated_delta_rule", {"H": 2, "HV": 3}, "HV: expected a multiple of H = 2"),
         ("retention", {"H": 2, "HV": 3}, "HV: expected a multiple of H = 2; got 3"),
         ("ssd", {"H": 3, "G": 2}, "size G: expected a divisor of H = 3; got 2"),
+        ("gated_delta_product", {"H": 2, "M": 0}, "size M: expected at least one step"),
     ],
 )
 def test_heads_that_cannot_be_shared_are_refused(
@@ -243,7 +248,7 @@ def test_constants_are_those_of_the_definitions() -> None:
     assert decays == [31 / 32, 63 / 64, 127 / 128, 255 / 256]
     logs = OPS["lightning_attention"].constants(sizes)["log_decay"].tolist()
     assert logs == [0.0, -2.0, -4.0, -6.0]
-    for name in ("linear_attention", "delta_rule"):
+    for name in ("linear_attention", "normalized_linear_attention", "delta_rule"):
         assert OPS[name].constants(sizes)["decay"].tolist() == [1.0] * 4
 
 
@@ -280,6 +285,7 @@ def test_a_constant_is_rounded_where_a_format_does_not_hold_it(
 
 SPOILED = [
     ("kda", "q", "g"),
+    ("gated_delta_product", "w", "g"),
     ("gated_delta_rule", "q", "g"),
     ("delta_rule", "p", "beta"),
     ("rwkv7", "p", "b"),

@@ -68,6 +68,8 @@ CHANGES: dict[str, Any] = {
     "softplus": lambda x: x.softplus(),
     "sigmoid": lambda x: x.sigmoid(),
     "silu": lambda x: x.silu(),
+    "reciprocal": lambda x: x.reciprocal(),
+    "joined": lambda x: x.joined(x * x, 1),
     "summed": lambda x: (x * x).sum((0, 2)),
     "shape": lambda x: x.transpose(2, 0, 1).reshape(8, 1) * x.reshape(8, 1),
     "repeats": lambda x: x[[0, 1, 1, 0]] * x[[1, 0, 0, 1]],

@@ -7,12 +7,14 @@ import numpy as np
 from scancheck.case import Case, make_case
 from scancheck.formats import FloatArray
 from scancheck.ops import op_named
+from scancheck.ops.normal_form import state_inputs
 from scancheck.recipes import RECIPES, Inputs, build
 from scancheck.recipes.op_rules import rules_of
 
 CHUNK = 16
 HEAD_OPS = (
     "linear_attention",
+    "normalized_linear_attention",
     "simple_gla",
     "retention",
     "lightning_attention",
@@ -21,6 +23,7 @@ HEAD_OPS = (
     "ssd",
     "delta_rule",
     "gated_delta_rule",
+    "gated_delta_product",
     "kda",
     "rwkv7",
 )
@@ -30,7 +33,7 @@ HEAD_RECIPES = [
     for op, _ in recipe.supports
     if op in HEAD_OPS
 ]
-DELTA_OPS = ("delta_rule", "gated_delta_rule", "kda", "rwkv7")
+DELTA_OPS = ("delta_rule", "gated_delta_rule", "gated_delta_product", "kda", "rwkv7")
 
 
 def head_sizes(op: str, *, exact: bool = False) -> dict[str, int]:
@@ -43,6 +46,8 @@ def head_sizes(op: str, *, exact: bool = False) -> dict[str, int]:
         return {"H": 4, "P": 3, "G": 2, "N": keys}
     if "HV" in op_named(op).size_names:
         return {"H": 2, "HV": 4, "K": keys, "V": 3}
+    if "M" in op_named(op).size_names:
+        return {"M": 2, "H": 3, "K": keys, "V": 3}
     return {"H": 2, "K": keys, "V": 3}
 
 
@@ -57,7 +62,8 @@ def head_case(
 ) -> Case:
     """A case with 2 rows and chunks of 16, with all optional inputs."""
     exact = RECIPES[recipe].exact
-    options = {op_named(op).state: True, "chunk": CHUNK, **options}
+    state = dict.fromkeys(state_inputs(op_named(op)), True)
+    options = {**state, "chunk": CHUNK, **options}
     if op == "ssd" and exact:
         options |= {"z": False, "dt_softplus": False}
     sizes = {"B": 2, "T": steps, **head_sizes(op, exact=exact)}
@@ -75,6 +81,11 @@ def states_and_outputs(op: str, inputs: Inputs) -> tuple[FloatArray, FloatArray]
     Written from the step of each op, one token after the other.
     """
     made = inputs.tensors
+    if op == "gated_delta_product":
+        steps = made["k"].shape[2]
+        single = Inputs(tensors=single_steps(made), switches={})
+        states, outputs = states_and_outputs("gated_delta_rule", single)
+        return states[steps - 1 :: steps], outputs[steps - 1 :: steps]
     values = made["x" if op == "ssd" else "v"]
     heads = values.shape[2]
 
@@ -105,8 +116,25 @@ def states_and_outputs(op: str, inputs: Inputs) -> tuple[FloatArray, FloatArray]
             state = decay * state + step * k * v
         seen = before + made["u"][..., None] * k * v if op == "rwkv6" else state
         states.append(state)
-        outputs.append(scale * (seen * r[..., None]).sum(2))
+        read = scale * (seen * r[..., None]).sum(2)
+        if op == "normalized_linear_attention":
+            sums = made["initial_key_sum"] + keys[:, : t + 1].sum(1)
+            read = read / (scale * (sums * r).sum(2, keepdims=True) + 1e-10)
+        outputs.append(read)
     return np.stack(states), np.stack(outputs)
+
+
+def single_steps(made: dict[str, FloatArray]) -> dict[str, FloatArray]:
+    """gated_delta_product as gated_delta_rule: a token for each of its steps."""
+    steps = made["k"].shape[2]
+    in_steps = {
+        name: made[name].reshape(len(made[name]), -1, *made[name].shape[3:])
+        for name in ("k", "v", "beta")
+    }
+    gates = np.repeat(made["g"], steps, axis=1)
+    gates[:, np.arange(gates.shape[1]) % steps > 0] = 0.0
+    reads = np.repeat(made["q"], steps, axis=1)
+    return made | in_steps | {"g": gates, "q": reads}
 
 
 def step_of(inputs: Inputs) -> FloatArray:
@@ -126,7 +154,7 @@ def decay_of(op: str, inputs: Inputs, t: int) -> Any:
             return 1.0 - 2.0 ** (-5.0 - heads)
         case "lightning_attention":
             return np.exp(-8.0 / len(heads) * heads)
-        case "simple_gla" | "gated_delta_rule":
+        case "simple_gla" | "gated_delta_rule" | "gated_delta_product":
             return np.exp(made["g"][:, t, :, None, None])
         case "gla":
             of_values = np.exp(made["gv"][:, t, :, None, :])

@@ -25,6 +25,8 @@ EXACT = [(recipe, op) for recipe, op in HEAD_RECIPES if RECIPES[recipe].exact]
 GATED = [op for recipe, op in HEAD_RECIPES if recipe == "decay_near_one"]
 
 DIGESTS = {
+    "gated_delta_product": "1d674a257a2f4462",
+    "normalized_linear_attention": "233a317c70c74995",
     "linear_attention": "b62e77b46f14ad98",
     "simple_gla": "ceddd57864b5d567",
     "retention": "1fb28005fde9935d",
@@ -48,6 +50,7 @@ def test_ops_without_gates_have_no_recipes_of_gates() -> None:
         assert ("repeated_keys" in names) == (op in DELTA_OPS)
     assert set(HEAD_OPS) - set(GATED) == {
         "linear_attention",
+        "normalized_linear_attention",
         "retention",
         "lightning_attention",
         "delta_rule",
@@ -108,7 +111,8 @@ def test_gates_carry_their_hazards(op: str) -> None:
         tuple(np.flatnonzero(decays[:, 0, head, 0, 0] < 1e-20))
         for head in range(decays.shape[2])
     }
-    assert len(places) == decays.shape[2]
+    # The first two of four places are steps of the same token.
+    assert len(places) == decays.shape[2] - (op == "gated_delta_product")
     assert all(len(place) == 4 for place in places)
 
 
@@ -158,3 +162,34 @@ def test_sizes_that_do_not_fit_are_refused(
     )
     with pytest.raises(CaseInvalid, match=words):
         build(case)
+
+
+@pytest.mark.parametrize("dtype", ["fp64", "fp32", "fp16", "bf16"])
+def test_little_is_left_of_a_normaliser(dtype: str) -> None:
+    """Shares of z . q are 1 down to what a format's rounding leaves, all positive."""
+    op = "normalized_linear_attention"
+    made = head_tensors("cancelling_normaliser", op, dtype=dtype)
+    heads = np.repeat(np.arange(2), 2)
+    sums = made["k"].cumsum(1)[:, :, heads] + made["initial_key_sum"][:, None]
+    terms = sums * made["q"][:, :, heads]
+    share = terms.sum(-1) / np.abs(terms).sum(-1)
+    assert float(share.max()) > 0.9
+    assert float(share.min()) > 0.0
+    assert float(share.min()) < max(2.0**-9, 16.0 * FORMATS[dtype].unit_roundoff)
+
+
+def test_a_feature_map_is_positive() -> None:
+    """Without keys of a recipe's own the normaliser is a sum of positive terms."""
+    made = head_tensors("gaussian_slow", "normalized_linear_attention")
+    assert all((made[name] > 0.0).all() for name in ("q", "k", "initial_key_sum"))
+
+
+def test_a_token_decays_by_all_its_steps() -> None:
+    """gated_delta_product has the gates of gated_delta_rule, summed over a token."""
+    made = head_tensors("mixed_time_scales", "gated_delta_product", dtype="fp64")
+    assert made["k"].shape == (2, 8 * CHUNK + 5, 2, 3, 5)
+    assert made["q"].shape == (2, 8 * CHUNK + 5, 3, 5)
+    assert made["g"].shape == (2, 8 * CHUNK + 5, 3)
+    assert float(made["g"].max()) <= 0.0
+    lengths = np.sqrt((made["k"] ** 2).sum(-1))
+    assert np.abs(lengths - 1.0).max() < 1e-12

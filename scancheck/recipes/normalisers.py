@@ -1,0 +1,47 @@
+"""Inputs for ops whose output is divided by a running sum: little left of that sum."""
+
+import numpy as np
+
+from scancheck.formats import FloatArray, round_array
+from scancheck.recipes.chains import Chains, Plan, draws
+from scancheck.recipes.heads import first_key_sums
+from scancheck.recipes.streams import bell, integers, signed, uniform
+
+LEFT = (1.0, 2.0**-3, 2.0**-6, 2.0**-9)  # of a denominator, by token and head
+ROUNDINGS = 8.0  # of a readout that leave most of it as it is
+
+
+def cancelling_normaliser(plan: Plan) -> Chains:
+    """Readouts of both signs, nearly at right angles to the sum of the keys.
+
+    q = p + (s sum |z p| - z . p) z / (z . z) leaves the share s of the denominator's
+    terms, and of the numerator as much as there was: s is 1 down to 2**-9, but stays
+    above what the rounding of q into its format takes. A kernel that rounds z, or the
+    products of z . q, into a short format has few digits of it left.
+
+    Source: the denominator of Katharopoulos et al., "Transformers are RNNs" (2020),
+    equation 12, under a feature map that is not positive.
+    """
+    drawn = uniform(draws(plan, "keys"), 0.5, 1.5, plan.keyed)
+    keys = round_array(plan.fmt, drawn / np.sqrt(plan.states))
+    sums = keys.cumsum(axis=1)
+    if plan.initial_state:
+        sums = sums + first_key_sums(plan)[:, None]
+    probe = signed(draws(plan, "reads"), 0.5, 1.5, plan.keyed)
+    chosen = integers(draws(plan, "left"), 0, len(LEFT) - 1, plan.keyed[:3])
+    share = np.maximum(np.array(LEFT), ROUNDINGS * plan.fmt.unit_roundoff)[chosen]
+    left = share[..., None] * _dot(sums, np.abs(probe))
+    along = (left - _dot(sums, probe)) / _dot(sums, sums)
+    return Chains(
+        step=np.ones(plan.sequence),
+        speed=np.zeros(plan.speeds),
+        drive=bell(draws(plan, "drive"), plan.sequence),
+        state=bell(draws(plan, "state"), plan.state),
+        keys=keys,
+        reads=probe + along * sums,
+    )
+
+
+def _dot(x: FloatArray, y: FloatArray) -> FloatArray:
+    """Products summed over keys in a fixed order, [B, T, H, 1]."""
+    return (x * y).cumsum(axis=-1)[..., -1:]
