@@ -19,7 +19,7 @@ from scancheck.checks.oracle import (
 )
 from scancheck.formats import FloatArray
 from scancheck.kernel import Kernel
-from scancheck.ops import op_named
+from scancheck.ops.calling import op_of
 from scancheck.recipes.inputs import Inputs
 from scancheck.runner import Outcome, execute
 
@@ -73,7 +73,7 @@ def _called(
         copy_context().run,
         execute,
         kernel,
-        op_named(case.op),
+        op_of(case),
         inputs,
         case.dtype,
         cotangents=bars,

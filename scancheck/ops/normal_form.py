@@ -14,12 +14,15 @@ oracles and the error bounds are the same code run over other numbers.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from scancheck.errors import CaseInvalid
+
+if TYPE_CHECKING:
+    from scancheck.ops.calling import Calling
 
 
 @runtime_checkable
@@ -136,6 +139,7 @@ class Op:
     factored: bool = False  # no lowered field has both keys and lanes
     algebraic: bool = False  # sums and products of stored values and constants alone
     constants: Callable[[Mapping[str, int]], dict[str, FloatArray]] = no_constants
+    calling: "Calling | None" = None  # several sequences in one call, or in reverse
 
 
 def has_plain_decays(op: Op, tensors: Mapping[str, Any]) -> bool:
