@@ -27,6 +27,7 @@ from scancheck.ops.normal_form import (
     state_inputs,
     state_outputs,
 )
+from scancheck.oracles.called import Call
 from scancheck.oracles.delayed import DelayedSystem
 from scancheck.oracles.numbers import Joined, compact, stack
 from scancheck.oracles.threads import meanwhile
@@ -239,8 +240,18 @@ def solve(
     """Outputs of the op on stored tensors, and gradients where cotangents are given.
 
     `cotangents` maps output names to arrays; a missing output has cotangent zero.
-    A tile has up to `stretch` times TILE_ENTRIES state entries.
+    A tile has up to `stretch` times TILE_ENTRIES state entries. Sequences that are
+    called together are solved one by one.
     """
+    if op.calling is not None:
+        call = Call(op, tensors, system.constant, system.reduced)
+
+        def alone(bare: Op, part: Any, bars: Any) -> tuple[Any, Any]:
+            one = solve(system, bare, part, switches, bars, stretch=stretch)
+            return one.outputs, one.gradients
+
+        outputs, gradients = call.solved(alone, cotangents)
+        return Solution(outputs=outputs, gradients=gradients)
     # Overflow makes infinities and NaN that the radii and bounds account for.
     with np.errstate(over="ignore", invalid="ignore"):
         if op.reads_before and not system.general:

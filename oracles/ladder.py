@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from scancheck.ops.calling import sizes_of
 from scancheck.ops.normal_form import Op, is_algebraic, spec_of
 from scancheck.oracles import ball, double_double
 from scancheck.oracles.cuda_rungs import (
@@ -181,7 +182,7 @@ def _always(op: Op, tensors: Arrays, gradients: bool) -> bool:
 
 def _is_short(op: Op, tensors: Arrays, gradients: bool) -> bool:
     """Whether the state entries over all steps are few enough for Python."""
-    sizes = _sizes(op, tensors)
+    sizes = sizes_of(op, tensors)
     groups, keys, lanes = op.group_shape(sizes)
     cost = GRADIENT_COST if gradients else 1
     steps = sizes[op.time_axis] * op.substeps(sizes)
@@ -193,7 +194,7 @@ def _is_dyadic(op: Op, tensors: Arrays, gradients: bool) -> bool:
     return (
         is_algebraic(op, tensors)
         and _is_short(op, tensors, gradients)
-        and _sizes(op, tensors)[op.time_axis] <= EXACT_LENGTH
+        and sizes_of(op, tensors)[op.time_axis] <= EXACT_LENGTH
     )
 
 
@@ -267,15 +268,6 @@ def _improved(
     return _reference(hi, lo, radius, allowed, name)
 
 
-def _sizes(op: Op, tensors: Arrays) -> dict[str, int]:
-    """Size names and sizes of a case."""
-    sizes: dict[str, int] = {}
-    for name, values in tensors.items():
-        axes = spec_of(op, name, values.ndim).axes
-        sizes.update(zip(axes, values.shape, strict=True))
-    return sizes
-
-
 def _axes(op: Op, name: str, values: Any) -> tuple[str, ...]:
     """The size names of a tensor's axes."""
     return spec_of(op, name, values.ndim).axes
@@ -286,11 +278,12 @@ def _in_need(op: Op, tensors: Arrays, open_ones: Mapping[str, BoolArray]) -> Tak
 
     Either is left whole where an open tensor is a sum over it, as gradients may be, and
     channels where they belong to groups. Of an op with heads these are the channels of
-    each head.
+    each head. Rows whose sequences are called together stay together.
     """
-    sizes = _sizes(op, tensors)
+    sizes = sizes_of(op, tensors)
     taken: Taken = {}
-    for axis in ("B", *(name for name in CHANNELS if name in sizes)):
+    rows = () if op.calling is not None else ("B",)
+    for axis in (*rows, *(name for name in CHANNELS if name in sizes)):
         axes = {name: _axes(op, name, mask) for name, mask in open_ones.items()}
         if "G" in sizes and axis == "D":
             continue

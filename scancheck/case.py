@@ -48,7 +48,11 @@ def make_case(
         dtype=dtype,
         recipe=recipe,
         seed=seed,
-        options=tuple(sorted((options or {}).items())),
+        options=tuple(
+            # JSON has lists for tuples, as for the offsets of packed sequences.
+            (name, tuple(value) if isinstance(value, list) else value)
+            for name, value in sorted((options or {}).items())
+        ),
     )
 
 

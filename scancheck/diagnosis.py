@@ -186,6 +186,44 @@ CAUSES: dict[str, Cause] = {
         text="rows that pad the last chunk are not the identity",
         advice="mask decays to 1 and drives to 0 after bias and softplus are applied",
     ),
+    "boundary_ignored": Cause(
+        text="the state of a packed sequence runs on into the next one",
+        advice="start each sequence of cu_seqlens from its own initial state, also "
+        "where it begins inside a chunk",
+    ),
+    "boundary_moved": Cause(
+        text="packed sequences are cut at edges of chunks, not where they begin",
+        advice="count chunks from the first token of each sequence; the last one of "
+        "each is partial",
+    ),
+    "sequence_slot": Cause(
+        text="an empty sequence uses the states of another one",
+        advice="the final state of an empty sequence is its own initial state; an "
+        "index of 0 for what is not there is a real one",
+    ),
+    "sequence_state": Cause(
+        text="a packed sequence starts from the initial state of another one",
+        advice="initial states have one entry for each sequence of cu_seqlens, not for "
+        "each batch row",
+    ),
+    "sequence_leak": Cause(
+        text="NaN in the tokens of other packed sequences comes out in this one",
+        advice="reset a state by selecting, not by a product with 0, which NaN "
+        "survives; mask loads by the end of the sequence",
+    ),
+    "padding_leak": Cause(
+        text="NaN at padded places comes out at tokens",
+        advice="mask padding by selecting (torch.where), not by a product with 0, "
+        "which NaN survives",
+    ),
+    "reverse_ignored": Cause(
+        text="the recurrence runs forward where it is called in reverse",
+        advice="start from the last token; the final state is the one after the first",
+    ),
+    "padding_counted": Cause(
+        text="padded places of a row change its state",
+        advice="mask decays to 1 and drives to 0 there, after bias and softplus",
+    ),
     "row_overrun": Cause(
         text="the last chunk reads past the end of its row",
         advice="mask loads by the length of the sequence, not by that of the buffer",
@@ -312,6 +350,7 @@ class Place:
     chunk: int | None  # index of the chunk, where a chunk size is known or found
     position: int | None  # position inside the chunk
     where: str | None  # carry or local
+    sequence: int | None = None  # of packed ones; chunk and position count within it
 
 
 def locate(wrong: Mask, time_axis: int, chunk: int | None) -> Place | None:

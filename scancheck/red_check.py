@@ -10,7 +10,7 @@ from scancheck.checks.oracle import CaseReport, Request
 from scancheck.checks.step_by_step import step_by_step
 from scancheck.diagnosis import Place
 from scancheck.kernel import Kernel
-from scancheck.ops import op_named
+from scancheck.ops.calling import op_of
 from scancheck.recipes.catalog import profile_of
 from scancheck.record import Finding
 from scancheck.verdict import Check
@@ -70,7 +70,7 @@ def _on_a_gpu(item: RedCheck) -> str | None:
 
 def _steps_json(item: RedCheck) -> dict[str, Any] | None:
     """Tokens, chunk and steps of the sequence output's failure, as few as keep it."""
-    sequence = op_named(item.report.case.op).outputs[0].name
+    sequence = op_of(item.report.case).outputs[0].name
     if (item.check.check, item.check.tensor) != ("oracle", sequence):
         return None
     found = step_by_step(item.kernel, item.report, item.request)
@@ -85,7 +85,7 @@ def _place_json(place: Place | None) -> dict[str, Any] | None:
         "chunk": place.chunk,
         "position": place.position,
         "where": place.where,
-    }
+    } | ({} if place.sequence is None else {"sequence": place.sequence})
 
 
 def _values(report: CaseReport, check: Check) -> tuple[str, ...]:

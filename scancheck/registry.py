@@ -14,6 +14,10 @@ from scancheck.errors import CaseInvalid, KernelUnavailable
 from scancheck.kernel import Kernel
 from scancheck.kernels.cuda.catalog import kernels as cuda
 from scancheck.kernels.faulty.catalog import controls, faulty
+from scancheck.kernels.faulty.sequence_catalog import (
+    sequence_controls,
+    sequence_faulty,
+)
 from scancheck.kernels.faulty.step_catalog import step_controls, step_faulty
 from scancheck.kernels.models.catalog import models
 from scancheck.ops.custom import CustomOp
@@ -26,7 +30,14 @@ _FORMS = "a registered name, package.module:callable or path/file.py:callable"
 
 def kernels() -> tuple[Kernel, ...]:
     """Every registered kernel, also those that cannot run here."""
-    planted = (*faulty(), *step_faulty(), *controls(), *step_controls())
+    planted = (
+        *faulty(),
+        *step_faulty(),
+        *sequence_faulty(),
+        *controls(),
+        *step_controls(),
+        *sequence_controls(),
+    )
     return (*models(), *cuda(), *planted, *adapters())
 
 

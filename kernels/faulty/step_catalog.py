@@ -77,7 +77,7 @@ def step_faulty() -> tuple[Kernel, ...]:
         Kernel(
             name=f"faulty.{op}.{bug.module}",
             op=op,
-            call=_call(op, bug.module),
+            call=step_call(op, bug.module),
             contract=CONTRACT,
             dtypes=bug.dtypes,
             gradients=True,
@@ -95,7 +95,7 @@ def step_controls() -> tuple[Kernel, ...]:
         Kernel(
             name=f"control.{op}.{_loop_of(op)}",
             op=op,
-            call=_call(op, _loop_of(op)),
+            call=step_call(op, _loop_of(op)),
             contract=CONTRACT,
             dtypes=(*ALL_SHORT, "fp64"),
             gradients=True,
@@ -110,7 +110,7 @@ def _loop_of(op: str) -> str:
     return "rwkv_form_torch" if op in RWKV_OPS else "step_form_torch"
 
 
-def _call(op: str, module: str) -> Callable[..., Any]:
+def step_call(op: str, module: str) -> Callable[..., Any]:
     """The module's FORM in the calling form of `op`."""
     signature = signature_of(op)
 

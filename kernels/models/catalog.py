@@ -10,6 +10,7 @@ from scancheck.formats import FORMATS, Format, format_named
 from scancheck.kernel import Kernel
 from scancheck.kernels.models.algorithm import Algorithm
 from scancheck.kernels.models.arithmetic import HAS_EXTENDED_PRECISION, Arithmetic
+from scancheck.kernels.models.by_sequence import taking_sequences
 from scancheck.kernels.models.step_calls import FAMILIES, step_call
 
 if TYPE_CHECKING:
@@ -44,6 +45,8 @@ LOG_FORMS = {
     "log_full": ("sequential", "hillis_steele"),
 }
 VARIANTS = (*COMPENSATIONS, *LOG_FORMS)
+# Of the scans in their usual formats; of ops with heads all do.
+TAKING_SEQUENCES = (("sequential", "plain"), ("chunk", "plain"))
 
 _ROUNDED_ONCE = ErrorModel(e0=Arithmetic.FUNCTION_ERROR)
 _DOUBLE_WORD = ErrorModel(e0=2.0**-7)
@@ -122,7 +125,7 @@ def model(
     return Kernel(
         name=_name(op, algorithm, variant, contract),
         op=op,
-        call=_call(op, variant, partial(_resolved, algorithm, variant, contract)),
+        call=_called(op, algorithm, variant, contract),
         contract=contract,
         dtypes=_dtypes(compute),
         chunk=contract.structure.chunk,
@@ -131,6 +134,19 @@ def model(
         edge_sizes=True,
         devices=("cpu",),
     )
+
+
+def _called(
+    op: str, algorithm: str, variant: str, contract: Contract
+) -> Callable[..., Any]:
+    """The callable; most take several sequences in one call as well."""
+    call = _call(op, variant, partial(_resolved, algorithm, variant, contract))
+    default = Contract()
+    formats = contract.compute, contract.state
+    ordinary = formats == (default.compute, default.state)
+    if op in FAMILIES or ((algorithm, variant) in TAKING_SEQUENCES and ordinary):
+        return taking_sequences(op, call)
+    return call
 
 
 def _is_chunked(algorithm: str) -> bool:

@@ -1,5 +1,7 @@
 """Sums in ascending order, one rounded addition after another."""
 
+from typing import Any
+
 import numpy as np
 
 from scancheck.kernels.models.arithmetic import Arithmetic, Array
@@ -9,7 +11,7 @@ def ascending_sum(arithmetic: Arithmetic, x: Array, axis: int) -> Array:
     """The sum over one axis, from its first term upwards; zeros when it is empty."""
     if arithmetic.native and x.shape[axis]:
         # Running sums are rounded one addition after another too.
-        last = (*(slice(None),) * (axis % x.ndim), -1)
+        last: Any = (*(slice(None),) * (axis % x.ndim), -1)
         total: Array = np.add.accumulate(x, axis)[last]
         return total
     terms = np.moveaxis(x, axis, 0)

@@ -21,9 +21,10 @@ from scancheck.diagnosis import CAUSES
 from scancheck.errors import CaseInvalid, RecordUnreadable
 from scancheck.formats import FORMATS, FloatArray
 from scancheck.ops import OPS, op_named
+from scancheck.ops.calling import calling_of, op_of
 from scancheck.ops.normal_form import Op, spec_of
 from scancheck.recipes.catalog import profile_of
-from scancheck.recipes.inputs import COTANGENT_KINDS, Inputs
+from scancheck.recipes.inputs import COTANGENT_KINDS, Inputs, axis_sizes
 from scancheck.record import Finding, to_plain
 from scancheck.verdict import Verdict
 
@@ -62,7 +63,7 @@ def write_finding(stored: StoredFinding, path: Path) -> None:
     """
     from safetensors.torch import save
 
-    op = op_named(stored.case.op)
+    op = op_of(stored.case)
     tensors = {}
     for prefix, arrays in (
         (INPUT, stored.inputs.tensors),
@@ -182,7 +183,7 @@ def _stored(data: dict[str, Any], tensors: dict[str, Any]) -> StoredFinding:
         if not isinstance(data.get(name), str):
             raise _Unreadable(f"expected a text as {name}")
     case = _case(data.get("case"))
-    op = op_named(case.op)
+    op = op_of(case)
     switches = data.get("switches")
     kind = data.get("cotangent_kind")
     if kind is not None and kind not in COTANGENT_KINDS:
@@ -233,12 +234,23 @@ def _case(data: Any) -> Case:
         or not set(names) - {"G"} <= set(sizes)
         or not all(_is_integer(n) and 0 <= n < 2**32 for n in sizes.values())
         or not isinstance(options, dict)
-        or not all(isinstance(v, str | int) for v in options.values())
+        or not all(_is_option(value) for value in options.values())
         or not isinstance(data.get("recipe"), str)
         or not _is_integer(data.get("seed"))
     ):
         raise _Unreadable("its case is not one that scancheck writes")
-    return case_from_json(data)
+    case = case_from_json(data)
+    calling = calling_of(dict(case.options))
+    if calling is not None:
+        calling.check(sizes["B"], sizes[op_named(case.op).time_axis])
+    return case
+
+
+def _is_option(value: Any) -> bool:
+    """A short text, a number, or the offsets or lengths of sequences."""
+    if isinstance(value, list):
+        return all(_is_integer(n) and 0 <= n < 2**32 for n in value)
+    return isinstance(value, str | int)
 
 
 def _is_integer(value: Any) -> bool:
@@ -248,7 +260,7 @@ def _is_integer(value: Any) -> bool:
 def _values(op: Op, case: Case, name: str, tensor: Any) -> FloatArray:
     """A tensor's values, of the shape and dtype that the case gives it."""
     _, _, plain = name.partition(".")
-    sizes = {"G": 1} | dict(case.sizes)
+    sizes = axis_sizes(case)
     spec = spec_of(op, plain, tensor.ndim)
     shape = tuple(sizes[axis] for axis in spec.axes)
     if tuple(tensor.shape) != shape:

@@ -28,6 +28,7 @@ from scancheck.diagnosis import VAGUE
 from scancheck.kernel import Kernel
 from scancheck.metrics import TensorMetrics
 from scancheck.ops import op_named
+from scancheck.ops.calling import op_of
 from scancheck.ops.normal_form import state_outputs
 from scancheck.recipes.build import build
 from scancheck.recipes.inputs import within_limits
@@ -59,7 +60,8 @@ class Judge:
         if inputs is not None and not within_limits(inputs, limits):
             return Judged(trial=trial, verdict=None)
         if self.returned is None and inputs is not None:
-            found = execute(self.kernel, self.op, inputs, trial.case.dtype, runs=1)
+            op = op_of(trial.case)
+            found = execute(self.kernel, op, inputs, trial.case.dtype, runs=1)
             self.returned = found.returned or None
         request = self._request(trial)
         if trial.inputs is None:

@@ -12,10 +12,10 @@ import numpy as np
 
 from scancheck.campaign.trial import Failure, Judged, Trial
 from scancheck.formats import FloatArray, IntArray
-from scancheck.ops import op_named
+from scancheck.ops.calling import SEQUENCES, calling_of, op_of, options_of
 from scancheck.ops.normal_form import Op, spec_of
 from scancheck.recipes.build import build
-from scancheck.recipes.inputs import Inputs, case_sizes, cotangents
+from scancheck.recipes.inputs import Inputs, axis_sizes, case_sizes, cotangents
 from scancheck.recipes.op_rules import rules_of
 
 NO_RECIPE = "shrunk"  # the recipe of a case whose values are no longer a recipe's
@@ -36,7 +36,7 @@ def shrunk(judge: JudgeTrial, full: Judged, failure: Failure) -> Judged:
     if failure.ended == "hung":
         return full
     search = _Search(judge, full, failure)
-    op = op_named(full.trial.case.op)
+    op = op_of(full.trial.case)
     while True:
         before = search.trials_that_failed
         for axis in _axes(op):
@@ -95,15 +95,15 @@ class _Search:
 
     def cut_axis(self, op: Op, axis: str) -> None:
         """Removes parts of an axis: halves first, then ever smaller pieces."""
-        size = case_sizes(self.current.case)[axis]
+        size = axis_sizes(self.current.case)[axis]
         for whole, part in rules_of(op.name).divisors:
             if axis == whole and case_sizes(self.current.case)[part] > 1:
                 return  # channels are spread over the groups by their number
         piece = size // 2
         while piece >= 1 and not self.spent:
             first = 0
-            while first < case_sizes(self.current.case)[axis] and not self.spent:
-                size = case_sizes(self.current.case)[axis]
+            while first < axis_sizes(self.current.case)[axis] and not self.spent:
+                size = axis_sizes(self.current.case)[axis]
                 # From the end: what comes after a fault in time says nothing of it.
                 last = size - first
                 start = max(0, last - piece)
@@ -173,8 +173,10 @@ def _with_tensors(full: Judged) -> Trial:
 def _axes(op: Op) -> Iterator[str]:
     """Size names in the order in which they are cut: length, batch, channels, states.
 
-    Groups are not cut but kept one by one.
+    Packed sequences come before all. Groups are not cut but kept one by one.
     """
+    if op.calling is not None and op.calling.cu_seqlens is not None:
+        yield SEQUENCES
     yield op.time_axis
     yield op.size_names[0]
     parts = {part for _, part in rules_of(op.name).divisors}
@@ -184,27 +186,34 @@ def _axes(op: Op) -> Iterator[str]:
 
 def _without(op: Op, trial: Trial, axis: str, start: int, stop: int) -> Trial:
     """The trial without start..stop of an axis, in all tensors that have it."""
-    size = case_sizes(trial.case)[axis]
+    size = axis_sizes(trial.case)[axis]
     return _kept(op, trial, axis, np.r_[0:start, stop:size])
 
 
 def _kept(op: Op, trial: Trial, axis: str, kept: IntArray) -> Trial:
     """The trial with these indices of an axis alone, in all tensors that have it."""
     assert trial.inputs is not None
+    calling, sizes = calling_of(dict(trial.case.options)), dict(trial.case.sizes)
+    taken = {axis: kept}
+    if calling is not None:
+        if axis == SEQUENCES:
+            taken[op.time_axis] = calling.tokens_of(kept)
+        calling = calling.kept(axis, op.time_axis, kept, sizes[op.time_axis])
+    sizes |= {name: len(left) for name, left in taken.items() if name in sizes}
+    options = dict(trial.case.options) | (
+        {} if calling is None else options_of(calling)
+    )
     case = replace(
         trial.case,
-        sizes=tuple(sorted((dict(trial.case.sizes) | {axis: len(kept)}).items())),
+        sizes=tuple(sorted(sizes.items())),
+        options=tuple(sorted(options.items())),
     )
-    bars = trial.cotangents
-    return replace(
-        trial,
-        case=case,
-        inputs=Inputs(
-            tensors=_taken(op, trial.inputs.tensors, axis, kept),
-            switches=trial.inputs.switches,
-        ),
-        cotangents=None if bars is None else _taken(op, bars, axis, kept),
-    )
+    tensors, bars = trial.inputs.tensors, trial.cotangents
+    for name, left in taken.items():
+        tensors = _taken(op, tensors, name, left)
+        bars = None if bars is None else _taken(op, bars, name, left)
+    inputs = Inputs(tensors=tensors, switches=trial.inputs.switches)
+    return replace(trial, case=case, inputs=inputs, cotangents=bars)
 
 
 def _taken(

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from scancheck.case import Case
 from scancheck.formats import FloatArray
-from scancheck.ops import op_named
+from scancheck.ops.calling import op_of
 from scancheck.recipes.inputs import Inputs
 from scancheck.record import Finding
 from scancheck.verdict import Verdict
@@ -28,7 +28,7 @@ class Trial:
 
 def steps_of(trial: Trial) -> int:
     """Tokens of the trial's case."""
-    return dict(trial.case.sizes)[op_named(trial.case.op).time_axis]
+    return dict(trial.case.sizes)[op_of(trial.case).time_axis]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from scancheck.bounds.budget import Allowance
 from scancheck.checks.oracle import CaseReport
 from scancheck.metrics import TensorMetrics
-from scancheck.ops import op_named
+from scancheck.ops.calling import op_of
 
 FloatArray = NDArray[np.float64]
 
@@ -42,7 +42,7 @@ def agrees(report: CaseReport, outputs: dict[str, FloatArray]) -> bool:
     The sequence output decides where it is wrong, else the final state: a fault may
     meet the last chunk in another way than the ones before.
     """
-    for spec in op_named(report.case.op).outputs:
+    for spec in op_of(report.case).outputs:
         metrics = report.metrics.get(spec.name)
         if metrics is None or not metrics.wrong.any():
             continue

@@ -21,7 +21,7 @@ from scancheck.checks.faulty_recurrence import (
 )
 from scancheck.checks.oracle import CaseReport
 from scancheck.formats import BF16, FP16, Format, round_array
-from scancheck.ops import op_named
+from scancheck.ops.calling import op_of
 from scancheck.ops.normal_form import Lowered, spec_of, state_inputs
 from scancheck.oracles.fp64 import Fp64System
 
@@ -79,7 +79,7 @@ def faults_at_edges(report: CaseReport, truth: Outputs, chunk: int) -> Iterator[
     for cause, detail, system in named:
         yield cause, detail, run(report, system)
     yield from _short_sums(report, chunk, steps)
-    if op_named(report.case.op).state in report.inputs.tensors:
+    if op_of(report.case).state in report.inputs.tensors:
         without = run(report, Fp64System(), without_state(report))
         yield (
             "initial_state",
@@ -207,7 +207,7 @@ def _edge_steps(w: FloatArray, start: int, chunk: int) -> NDArray[np.intp]:
 def without_state(report: CaseReport) -> dict[str, FloatArray]:
     """The case's tensors with an initial state of zero."""
     tensors = dict(report.inputs.tensors)
-    names = [n for n in state_inputs(op_named(report.case.op)) if n in tensors]
+    names = [n for n in state_inputs(op_of(report.case)) if n in tensors]
     return tensors | {name: np.zeros_like(tensors[name]) for name in names}
 
 
@@ -216,7 +216,7 @@ def _appended(report: CaseReport, truth: Outputs, chunk: int) -> Iterator[Fault]
 
     Only the final state can be wrong; the sequence output ends before them.
     """
-    op = op_named(report.case.op)
+    op = op_of(report.case)
     first = op.outputs[0].name
     missing = -dict(report.case.sizes)[op.time_axis] % chunk
     if missing == 0:
@@ -249,13 +249,13 @@ def _next_row(values: FloatArray, axis: int, missing: int) -> FloatArray:
 
 def time_first(report: CaseReport, name: str, values: NDArray[Any]) -> NDArray[Any]:
     """The sequence output with its time axis first."""
-    op = op_named(report.case.op)
+    op = op_of(report.case)
     return np.moveaxis(values, op.outputs[0].axes.index(op.time_axis), 0)
 
 
 def _after(report: CaseReport, truth: Outputs, other: Outputs, chunk: int) -> Outputs:
     """The truth in the first chunk, another run's outputs after it."""
-    op = op_named(report.case.op)
+    op = op_of(report.case)
     first = op.outputs[0]
     axis = first.axes.index(op.time_axis)
     steps = np.arange(truth[first.name].shape[axis])

@@ -6,7 +6,7 @@ import numpy as np
 
 from scancheck.checks.carry_faults import Fault
 from scancheck.checks.oracle import CaseReport
-from scancheck.ops import op_named
+from scancheck.ops.calling import op_of
 from scancheck.ops.normal_form import has_plain_decays
 
 
@@ -16,7 +16,7 @@ def faults_of_compensation(report: CaseReport) -> Iterator[Fault]:
     Errors of products and sums are those of a sequential scan without fma.
     """
     tensors = report.inputs.tensors
-    plain = has_plain_decays(op_named(report.case.op), tensors)
+    plain = has_plain_decays(op_of(report.case), tensors)
     if not plain or report.case.dtype == "fp64":
         return
     decays = tensors["a"].astype(np.float32).swapaxes(0, 1)

@@ -7,7 +7,7 @@ from scancheck.bounds.budget import storage_dtype
 from scancheck.checks.agreement import Explanation, FloatArray
 from scancheck.checks.oracle import CaseReport
 from scancheck.formats import BF16, FP16, Format, format_named, round_array
-from scancheck.ops import op_named
+from scancheck.ops.calling import op_of
 
 SHORT = (BF16, FP16)
 # A value of fp32 fits fp16 by chance once in 2**13; a few of them are evidence.
@@ -22,7 +22,7 @@ def short_format(
 
     The truth, rounded to the tensor's format, must not fit it as well.
     """
-    op = op_named(report.case.op)
+    op = op_of(report.case)
     stored = format_named(storage_dtype(op, name, report.case.dtype, got.ndim))
     telling = np.isfinite(got) & (got != 0.0)
     if int(telling.sum()) < TELLING:
@@ -42,7 +42,7 @@ def _fits(fmt: Format, values: FloatArray) -> NDArray[np.bool_]:
 
 def explain_digits(report: CaseReport) -> Explanation | None:
     """A short state or sequence output, told by the digits of what was returned."""
-    sequence, *finals = (spec.name for spec in op_named(report.case.op).outputs)
+    sequence, *finals = (spec.name for spec in op_of(report.case).outputs)
     found = {}
     for name, metrics in report.metrics.items():
         if metrics.wrong.any():

@@ -1,5 +1,6 @@
 """A failing case run or judged again in other ways, and the diagnosis that follows."""
 
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
@@ -13,12 +14,12 @@ from scancheck.checks.operand_rounding import explain_operands
 from scancheck.checks.oracle import CaseReport, Request, check_case
 from scancheck.checks.range_faults import explain_nonfinite
 from scancheck.contract import Contract, parse_contract
-from scancheck.diagnosis import CAUSES, Place, heals_inside_chunks, locate
+from scancheck.diagnosis import CAUSES, Mask, Place, heals_inside_chunks, locate
 from scancheck.errors import CaseInvalid, ScancheckError
 from scancheck.formats import FP64, format_named
 from scancheck.kernel import Kernel
 from scancheck.metrics import measure
-from scancheck.ops import op_named
+from scancheck.ops.calling import op_of
 from scancheck.ops.normal_form import spec_of, state_inputs, state_outputs
 from scancheck.runner import execute
 from scancheck.runner.poison import memory_filled_with
@@ -41,6 +42,11 @@ WIDENED = {
     "comp": "compensation",
     "state": "short_state",
     "compute": "short_compute",
+}
+# What NaN that is none of a sequence's own says where it comes out.
+LEAKS = {
+    "relation:neighbours": "sequence_leak",
+    "relation:poisoned_padding": "padding_leak",
 }
 COMMON_CHUNKS = (64, 128, 256, 32, 16)
 
@@ -112,11 +118,26 @@ def _place(kernel: Kernel, report: CaseReport, check: Check) -> Place | None:
     )
     if metrics is None:
         return None
-    op = op_named(report.case.op)
+    op = op_of(report.case)
     axes = spec_of(op, check.tensor, metrics.ratio.ndim).axes
     if op.time_axis not in axes:
         return None
-    return locate(metrics.wrong, axes.index(op.time_axis), kernel.chunk)
+    axis = axes.index(op.time_axis)
+    place = locate(metrics.wrong, axis, kernel.chunk)
+    if place is None or op.calling is None or op.calling.cu_seqlens is None:
+        return place
+    return _in_sequence(metrics.wrong, axis, kernel.chunk, op.calling.cu_seqlens, place)
+
+
+def _in_sequence(
+    wrong: Mask, axis: int, chunk: int | None, offsets: tuple[int, ...], place: Place
+) -> Place:
+    """The place with its packed sequence, from whose first token chunks are counted."""
+    sequence = bisect_right(offsets, place.token) - 1
+    tokens = np.arange(offsets[sequence], offsets[sequence + 1])
+    own = locate(np.take(wrong, tokens, axis), axis, chunk)
+    assert own is not None
+    return replace(own, token=place.token, sequence=sequence)
 
 
 def _cause(
@@ -137,6 +158,8 @@ def _cause(
         return ("input_changed" if changed else "call"), ""
     if check.check == "gradient":
         return _gradient_cause(report, check)
+    if check.check in LEAKS and check.verdict is Verdict.NONFINITE:
+        return LEAKS[check.check], ""
     if check.verdict is Verdict.SUSPECT:
         return "bias", ""
     if any(mask.any() for mask in report.outcome.differs.values()):
@@ -168,7 +191,7 @@ def _nonfinite_cause(
 ) -> tuple[str, str]:
     """Unwritten memory, where NaN goes with what the memory held before the call."""
     name = str(check.tensor)
-    op = op_named(report.case.op)
+    op = op_of(report.case)
     with memory_filled_with(0):
         again = execute(kernel, op, report.inputs, report.case.dtype, runs=1)
     values = again.outputs.get(name)
@@ -180,7 +203,7 @@ def _nonfinite_cause(
 
 def _gradient_cause(report: CaseReport, check: Check) -> tuple[str, str]:
     """Gradients are read together: which are wrong, and under which cotangent."""
-    op = op_named(report.case.op)
+    op = op_of(report.case)
     wrong = {n for n, m in report.gradient_metrics.items() if m.wrong.any()}
     if any(m.wrong.any() for m in report.metrics.values()):
         return "gradient_follows", ""
@@ -209,7 +232,7 @@ def _final_state_explains(report: CaseReport, wrong: set[str]) -> bool:
     """Whether the gradients are right for a final-state cotangent of zero."""
     from scancheck.oracles.fp64 import solve_fp64
 
-    op = op_named(report.case.op)
+    op = op_of(report.case)
     finals = {spec.name for spec in state_outputs(op)}
     given = report.cotangents or {}
     if not finals & {*given} or not wrong:
@@ -228,7 +251,7 @@ def _pattern_cause(
     kernel: Kernel, report: CaseReport, place: Place | None
 ) -> tuple[str, str]:
     """What the pattern of wrong tokens alone says."""
-    op = op_named(report.case.op)
+    op = op_of(report.case)
     first = op.outputs[0]
     metrics = report.metrics.get(first.name)
     if metrics is None or place is None:
@@ -248,7 +271,7 @@ def passing_contracts(report: CaseReport, claimed: Contract) -> dict[str, bool]:
     The value says whether that means anything: an allowance as large as what it judges
     does not, and most of what was wrong must be judged by less than that.
     """
-    op = op_named(report.case.op)
+    op = op_of(report.case)
     tensors, switches = report.inputs.tensors, report.inputs.switches
     passing = {}
     for text in WIDER:

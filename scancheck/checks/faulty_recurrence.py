@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scancheck.checks.oracle import CaseReport
-from scancheck.ops import op_named
+from scancheck.ops.calling import op_of
 from scancheck.ops.normal_form import Lowered
 from scancheck.oracles.engine import solve
 from scancheck.oracles.fp64 import Fp64System
@@ -33,7 +33,7 @@ def run(
     """Outputs of a system on a case's inputs, or on others in their place."""
     solution = solve(
         system,
-        op_named(report.case.op),
+        op_of(report.case),
         report.inputs.tensors if tensors is None else tensors,
         report.inputs.switches if switches is None else switches,
     )
@@ -42,7 +42,8 @@ def run(
 
 def steps_in(report: CaseReport, chunk: int) -> int:
     """The steps of the recurrence in a chunk of tokens."""
-    return chunk * op_named(report.case.op).substeps(dict(report.case.sizes))
+    steps: int = op_of(report.case).substeps(dict(report.case.sizes))
+    return chunk * steps
 
 
 class AtEdges(Fp64System):

@@ -22,7 +22,7 @@ from scancheck.checks.faulty_recurrence import (
     steps_in,
 )
 from scancheck.checks.oracle import CaseReport
-from scancheck.ops import op_named
+from scancheck.ops.calling import op_of
 from scancheck.ops.normal_form import Lowered
 
 # Golden-section steps: each shortens the interval by 0.618, all of them to 2**-23.
@@ -78,7 +78,7 @@ def _carry_factor(
     window = _first_wrong_chunk(report, chunk)
     if window is None:
         return None
-    name = op_named(report.case.op).outputs[0].name
+    name = op_of(report.case).outputs[0].name
     got = time_first(report, name, report.outcome.outputs[name])
     want = time_first(report, name, truth[name])
     without = run(report, AtEdges(steps_in(report, chunk), scaling(0.0)))[name]
@@ -95,7 +95,7 @@ def _carry_factor(
 
 def _first_wrong_chunk(report: CaseReport, chunk: int) -> slice | None:
     """The tokens of the first wrong chunk; None where that has no edge before it."""
-    name = op_named(report.case.op).outputs[0].name
+    name = op_of(report.case).outputs[0].name
     if name not in report.metrics:
         return None
     wrong = time_first(report, name, report.metrics[name].wrong)
@@ -123,7 +123,7 @@ def _clamp_limit(report: CaseReport, chunk: int) -> float | None:
     high = max((float(np.max(e, initial=0.0)) for e in edges), default=0.0)
     if not np.isfinite(high) or high == 0.0:
         return None
-    name = op_named(report.case.op).outputs[0].name
+    name = op_of(report.case).outputs[0].name
     got = time_first(report, name, report.outcome.outputs[name])[window]
 
     def distance(limit: float) -> float:

@@ -14,7 +14,7 @@ from scancheck.checks.input_faults import (
 )
 from scancheck.checks.oracle import CaseReport
 from scancheck.formats import FP32, FP64
-from scancheck.ops import op_named
+from scancheck.ops.calling import op_of
 from scancheck.ops.normal_form import Cotangents, Lowered, spec_of
 from scancheck.oracles.engine import solve
 from scancheck.oracles.fp64 import Fp64System
@@ -81,7 +81,8 @@ def _pullbacks(report: CaseReport) -> Iterator[tuple[str, str, Gradients]]:
         yield "softplus_sum", SOFTPLUS_SUM, _of_softplus_by_sum(report)
     if "z" in tensors:
         yield "silu_gradient", "the slope of silu(z) is sigmoid(z)", _by_sigmoid(report)
-    rows = dict(report.case.sizes)["B"]
+    padded = (calling := op_of(report.case).calling) and calling.lengths is not None
+    rows = 1 if padded else dict(report.case.sizes)["B"]
     for row in sorted({0, rows - 1}) if rows > 1 else []:
         yield (
             "gradient_row",
@@ -93,7 +94,7 @@ def _pullbacks(report: CaseReport) -> Iterator[tuple[str, str, Gradients]]:
 def _solved(report: CaseReport, system: Fp64System) -> Gradients:
     solution = solve(
         system,
-        op_named(report.case.op),
+        op_of(report.case),
         report.inputs.tensors,
         report.inputs.switches,
         report.cotangents,
@@ -106,7 +107,7 @@ def _of_softplus_by_sum(report: CaseReport) -> Gradients:
     inputs, x = with_softplus_by_sum(report), softplus_argument(report)
     assert inputs is not None
     assert x is not None
-    op = op_named(report.case.op)
+    op = op_of(report.case)
     system = Fp64System()
     solution = solve(system, op, inputs.tensors, inputs.switches, report.cotangents)
     found = {name: ball.value for name, ball in solution.gradients.items()}
@@ -116,7 +117,7 @@ def _of_softplus_by_sum(report: CaseReport) -> Gradients:
 
 def _by_sigmoid(report: CaseReport) -> Gradients:
     """dz = ybar (C . h + D u) sigmoid(z)."""
-    op = op_named(report.case.op)
+    op = op_of(report.case)
     first = op.outputs[0].name
     tensors = {n: v for n, v in report.inputs.tensors.items() if n != "z"}
     solution = solve(Fp64System(), op, tensors, report.inputs.switches)
@@ -128,7 +129,7 @@ def _by_sigmoid(report: CaseReport) -> Gradients:
 
 def _of_row(report: CaseReport, row: int) -> Gradients:
     """Gradients of the tensors without a batch axis, from one row of the batch."""
-    op = op_named(report.case.op)
+    op = op_of(report.case)
 
     def cut(values: dict[str, FloatArray]) -> dict[str, FloatArray]:
         return {
@@ -150,7 +151,7 @@ def _zero(report: CaseReport, wrong: list[str]) -> Explanation | None:
     """Inputs that no gradient reaches."""
     if any(report.outcome.gradients[name].any() for name in wrong):
         return None
-    if wrong == [op_named(report.case.op).state]:
+    if wrong == [op_of(report.case).state]:
         cause = "initial_state_gradient"
     else:
         cause = "gradient_missing"
@@ -195,8 +196,10 @@ def _cancelled(report: CaseReport, wrong: list[str]) -> Explanation | None:
     total minus prefix it has those of all terms, which this allows and no more.
     """
     tensors = report.inputs.tensors
-    forms = op_named(report.case.op).forms
+    forms = op_of(report.case).forms
     if frozenset(wrong) not in forms or report.cotangents is None:
+        return None
+    if op_of(report.case).calling is not None:
         return None
     name = wrong[0]
     h_bar = report.cotangents.get("h", np.zeros_like(tensors["b"]))

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scancheck.checks.carry_faults import Fault
 from scancheck.checks.faulty_recurrence import Outputs
 from scancheck.checks.oracle import CaseReport
-from scancheck.ops import op_named
+from scancheck.ops.calling import op_of
 from scancheck.ops.normal_form import Lowered, Op, Tensors
 from scancheck.oracles.engine import solve
 from scancheck.oracles.fp64 import Fp64System
@@ -27,7 +27,7 @@ LOG_GATES = ("g", "gk", "gv", "w")
 
 def faults_of_heads(report: CaseReport, truth: Outputs) -> Iterator[Fault]:
     """The faults with the outputs that they would give; none of ops without heads."""
-    op = op_named(report.case.op)
+    op = op_of(report.case)
     if "H" not in op.size_names:
         return
     yield from _other_keys(report, op)

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from scancheck.checks.agreement import Explanation, agrees, singled_out
+from scancheck.checks.calling_faults import faults_of_calling
 from scancheck.checks.carry_faults import Fault, faults_at_edges, time_first
 from scancheck.checks.compensation_faults import faults_of_compensation
 from scancheck.checks.faulty_recurrence import Outputs
@@ -17,7 +18,7 @@ from scancheck.checks.fitted_faults import fitted_faults
 from scancheck.checks.head_faults import faults_of_heads
 from scancheck.checks.input_faults import faults_of_inputs
 from scancheck.checks.oracle import CaseReport
-from scancheck.ops import op_named
+from scancheck.ops.calling import op_of
 
 
 def explain(report: CaseReport, chunks: Iterable[int]) -> Explanation | None:
@@ -34,6 +35,8 @@ def explain(report: CaseReport, chunks: Iterable[int]) -> Explanation | None:
         detail = f"{stale} element(s) hold the value of the token before"
         return Explanation(cause="local_element", chunk=None, detail=detail)
     sizes = list(chunks)
+    if op_of(report.case).calling is not None:
+        return _explain_call(report, truth, sizes)
     found = _fitting(report, None, faults_of_inputs(report, truth))
     found += _fitting(report, None, faults_of_heads(report, truth))
     found += _fitting(report, None, faults_of_compensation(report))
@@ -42,6 +45,17 @@ def explain(report: CaseReport, chunks: Iterable[int]) -> Explanation | None:
     if not found:
         for chunk in sizes:
             found += _fitting(report, chunk, fitted_faults(report, truth, chunk))
+    return singled_out(found)
+
+
+def _explain_call(
+    report: CaseReport, truth: Outputs, chunks: list[int]
+) -> Explanation | None:
+    """The fault of a call of several sequences; chunks of one alone say too little."""
+    found = _fitting(report, None, faults_of_calling(report, chunks))
+    if not found:
+        found = _fitting(report, None, faults_of_inputs(report, truth))
+        found += _fitting(report, None, faults_of_heads(report, truth))
     return singled_out(found)
 
 
@@ -58,7 +72,7 @@ def _fitting(
 
 def _stale(report: CaseReport, truth: Outputs) -> int:
     """Number of wrong elements when all of them repeat the token before; else 0."""
-    name = op_named(report.case.op).outputs[0].name
+    name = op_of(report.case).outputs[0].name
     metrics = report.metrics.get(name)
     if metrics is None:
         return 0

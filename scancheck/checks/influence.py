@@ -11,8 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scancheck.case import Case
+from scancheck.checks.calling_faults import (
+    run_forward,
+    with_padding,
+    without_boundaries,
+)
 from scancheck.checks.oracle import CaseReport
-from scancheck.ops import op_named
+from scancheck.ops.calling import op_of
 from scancheck.ops.normal_form import Lowered, Op, spec_of
 from scancheck.oracles.engine import solve
 from scancheck.oracles.fp64 import Fp64System
@@ -24,6 +29,12 @@ NEEDED = 10.0
 DEFAULT_CHUNK = 64
 TOKENS = ("first token", "last token")
 CARRY = "carry across a chunk edge"
+# Of calls of several sequences, by the argument that makes them.
+CALLS: dict[str, str] = {
+    "cu_seqlens": "boundaries of packed sequences",
+    "reverse": "direction of a reversed call",
+    "attention_mask": "padding of a row",
+}
 
 
 def parts_of(
@@ -35,6 +46,7 @@ def parts_of(
     names = [CARRY, *TOKENS]
     names += [f"input {name}" for name in inputs]
     names += [f"output {s.name}" for s in op.outputs if s.name in returned]
+    names += [part for argument, part in CALLS.items() if argument in accepted]
     if gradients:
         names += [f"gradient {name}" for name in inputs]
     return tuple(names)
@@ -54,6 +66,12 @@ def seen_parts(report: CaseReport, wanted: Iterable[str]) -> set[str]:
                 visible = _moves(report, _without_input(report, tensor))
             case "carry":
                 visible = _moves(report, _without_carry(report))
+            case "boundaries":
+                visible = _moves(report, without_boundaries(report))
+            case "direction":
+                visible = _moves(report, run_forward(report))
+            case "padding":
+                visible = _moves(report, with_padding(report))
             case _:
                 visible = _moves(report, _without_token(report, name == TOKENS[0]))
         if visible:
@@ -98,7 +116,7 @@ def _solved(
     switches: dict[str, bool],
     system: object,
 ) -> dict[str, FloatArray]:
-    solution = solve(system, op_named(case.op), tensors, switches)  # type: ignore[arg-type]
+    solution = solve(system, op_of(case), tensors, switches)  # type: ignore[arg-type]
     return {name: ball.value for name, ball in solution.outputs.items()}
 
 
@@ -115,7 +133,7 @@ def _without_carry(report: CaseReport) -> dict[str, FloatArray] | None:
     """Outputs when no state crosses the edges of the chunks that were aimed at."""
     options = dict(report.case.options)
     chunk = int(options.get("chunk") or DEFAULT_CHUNK)
-    op = op_named(report.case.op)
+    op = op_of(report.case)
     if dict(report.case.sizes)[op.time_axis] <= chunk:
         return None
     per_token = op.substeps(dict(report.case.sizes))
@@ -125,7 +143,7 @@ def _without_carry(report: CaseReport) -> dict[str, FloatArray] | None:
 
 def _without_token(report: CaseReport, first: bool) -> dict[str, FloatArray] | None:
     """Outputs when the first or last token writes nothing."""
-    op = op_named(report.case.op)
+    op = op_of(report.case)
     total = dict(report.case.sizes)[op.time_axis]
     if total == 0:
         return None

@@ -9,7 +9,7 @@ from scancheck.checks.carry_faults import Fault, without_state
 from scancheck.checks.faulty_recurrence import OtherDecays, Outputs, run
 from scancheck.checks.oracle import CaseReport
 from scancheck.formats import BF16, FP16, FP32, TF32, Format, round_array
-from scancheck.ops import op_named
+from scancheck.ops.calling import op_of
 from scancheck.ops.normal_form import Lowered, spec_of
 from scancheck.oracles.fp64 import Fp64System
 from scancheck.recipes.inputs import Inputs, tensor_format
@@ -25,7 +25,7 @@ Decays = Callable[[FloatArray], FloatArray]
 
 def faults_of_inputs(report: CaseReport, truth: Outputs) -> Iterator[Fault]:
     """Faults that need no chunk size, with the outputs that they would give."""
-    if op_named(report.case.op).state in report.inputs.tensors:
+    if op_of(report.case).state in report.inputs.tensors:
         yield (
             "initial_state",
             "the outputs are those of a zero initial state",
@@ -127,7 +127,7 @@ def _variants(
     report: CaseReport, name: str, values: FloatArray
 ) -> Iterator[tuple[str, str, FloatArray]]:
     """One tensor in the ways that kernels are known to get it wrong."""
-    spec = spec_of(op_named(report.case.op), name, values.ndim)
+    spec = spec_of(op_of(report.case), name, values.ndim)
     if name == "A":
         yield "weight_sign", "is taken as -|A|", -np.abs(values)
         scales = WEIGHT_SCALES if values.ndim == 2 else VECTOR_SCALES
@@ -199,7 +199,7 @@ def _softplus_by_sum(report: CaseReport) -> Iterator[Fault]:
 
 def _last_token(report: CaseReport, truth: Outputs) -> Iterator[Fault]:
     """The final state of all tokens but the last, beside a right sequence output."""
-    op = op_named(report.case.op)
+    op = op_of(report.case)
     first = op.outputs[0].name
     if truth[first].size == 0:
         return

@@ -13,7 +13,7 @@ from scancheck.checks.agreement import Explanation, FloatArray
 from scancheck.checks.faulty_recurrence import OtherDecays, run
 from scancheck.checks.oracle import CaseReport
 from scancheck.formats import BF16, TF32, Format, round_array
-from scancheck.ops import op_named
+from scancheck.ops.calling import op_of
 from scancheck.ops.normal_form import Lowered
 
 TELLING = 64  # wrong elements, at least
@@ -27,7 +27,7 @@ def _rounding(fmt: Format) -> Callable[[Lowered, int], FloatArray]:
 
 def explain_operands(report: CaseReport) -> Explanation | None:
     """The format that decays are rounded to beside other operands, or None."""
-    name = op_named(report.case.op).outputs[0].name
+    name = op_of(report.case).outputs[0].name
     metrics = report.metrics.get(name)
     if metrics is None or int(metrics.wrong.sum()) < TELLING:
         return None

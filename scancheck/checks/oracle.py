@@ -16,7 +16,7 @@ from scancheck.contract import Contract
 from scancheck.formats import format_named, round_array
 from scancheck.kernel import Kernel
 from scancheck.metrics import TensorMetrics, measure
-from scancheck.ops import op_named
+from scancheck.ops.calling import op_of
 from scancheck.ops.normal_form import Op, is_algebraic, spec_of
 from scancheck.oracles.ladder import Reference, Truth, certify
 from scancheck.recipes.build import build
@@ -101,7 +101,7 @@ def check_inputs(
     """As `check_case`, for tensors that do not come from the case's recipe."""
     outcome = execute(
         kernel,
-        op_named(case.op),
+        op_of(case),
         inputs,
         case.dtype,
         cotangents=bars,
@@ -119,7 +119,7 @@ def report_of(
     cotangent_kind: str | None = None,
 ) -> CaseReport:
     """The report of what came of a kernel's calls on a case."""
-    op = op_named(case.op)
+    op = op_of(case)
     judged = judged_on(
         device_for_case(op, case, request),
         partial(_judged, op, case, inputs, request, outcome, bars),
@@ -196,6 +196,7 @@ def device_for_case(op: Op, case: Case, request: Request) -> str:
     sizes = case_sizes(case)
     entries = math.prod(op.group_shape(sizes)) * sizes[op.time_axis]
     large = entries >= CARD_ENTRIES and op.name in CARD_OPS
+    large = large and op.calling is None
     return request.device if large else "cpu"
 
 
@@ -208,7 +209,7 @@ def is_exact(case: Case, inputs: Inputs, contract: Contract) -> bool:
     return (
         recipe is not None
         and recipe.exact
-        and is_algebraic(op_named(case.op), inputs.tensors)
+        and is_algebraic(op_of(case), inputs.tensors)
         and contract.log == "none"
     )
 
@@ -306,7 +307,8 @@ def _forward_checks(
     recipe = RECIPES.get(case.recipe)
     judges = recipe is not None and recipe.independent_roundings
     moments = None
-    if judges and chains >= MIN_CHAINS:
+    # Sequences of other lengths, called together, share no number of roundings.
+    if judges and chains >= MIN_CHAINS and op.calling is None:
         moments = moments_for(
             op,
             inputs.tensors,

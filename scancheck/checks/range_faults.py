@@ -17,7 +17,7 @@ from scancheck.checks.input_faults import softplus_argument
 from scancheck.checks.oracle import CaseReport
 from scancheck.formats import FP32, format_named, round_array
 from scancheck.kernel import Kernel
-from scancheck.ops import op_named
+from scancheck.ops.calling import op_of
 from scancheck.oracles.fp64 import Fp64System
 from scancheck.recipes.inputs import Inputs, case_sizes
 from scancheck.runner import execute
@@ -37,7 +37,7 @@ def explain_nonfinite(
     Strong decay comes with large steps: softplus is at fault only where the kernel is
     finite when it is given the steps themselves.
     """
-    name = op_named(report.case.op).outputs[0].name
+    name = op_of(report.case).outputs[0].name
     metrics = report.metrics.get(name)
     if metrics is None or not metrics.nonfinite.any():
         return None
@@ -61,7 +61,7 @@ def finite_without_softplus(kernel: Kernel, report: CaseReport) -> bool:
     x = softplus_argument(report)
     if x is None:
         return False
-    op = op_named(report.case.op)
+    op = op_of(report.case)
     tensors = {n: v for n, v in report.inputs.tensors.items() if n != "delta_bias"}
     fmt = format_named(report.case.dtype)
     tensors["delta"] = round_array(fmt, np.logaddexp(x, 0.0))
@@ -86,7 +86,7 @@ def _softplus(report: CaseReport) -> Iterator[tuple[str, str, Mask]]:
 
 def _decays(report: CaseReport, chunk: int) -> Iterator[tuple[str, str, Mask]]:
     """Exponentials of sums of log decays with the wrong sign."""
-    op, system = op_named(report.case.op), Fp64System()
+    op, system = op_of(report.case), Fp64System()
     given = report.inputs.tensors | op.constants(case_sizes(report.case))
     tile: dict[str, Any] = {n: system.constant(v) for n, v in given.items()}
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
@@ -124,4 +124,4 @@ def _decays(report: CaseReport, chunk: int) -> Iterator[tuple[str, str, Mask]]:
 def _in_layout(report: CaseReport, tile: dict[str, Any], lanes: FloatArray) -> Mask:
     """[G, T, L] in the layout of the sequence output: the epilogue without gates."""
     number = Fp64System().constant(np.ascontiguousarray(lanes))
-    return np.asarray(op_named(report.case.op).epilogue(tile, number).value != 0.0)
+    return np.asarray(op_of(report.case).epilogue(tile, number).value != 0.0)

@@ -16,7 +16,7 @@ from scancheck.checks.oracle import (
     check_inputs,
     device_for_case,
 )
-from scancheck.contract import Contract, Structure, resolve
+from scancheck.contract import CONTRACT_FORMATS, Contract, Structure, resolve
 from scancheck.formats import FP32, FP64, format_named, round_array
 from scancheck.kernel import Kernel
 from scancheck.metrics import measure
@@ -109,6 +109,21 @@ def part(op: Op, inputs: Inputs, start: int, stop: int) -> Inputs:
 def run_once(subject: Subject, inputs: Inputs) -> Outcome:
     """The outcome of one call of the kernel on these inputs."""
     return execute(subject.kernel, subject.op, inputs, subject.case.dtype, runs=1)
+
+
+def bitwise(subject: Subject) -> bool:
+    """Whether bits may be asked for: of a declared, repeatable kernel in wide formats.
+
+    A kernel that declares nothing may take logarithms, well within its budget.
+    """
+    contract, outcome = subject.request.contract, subject.whole.outcome
+    declared = subject.kernel.contract is not None or contract != Contract()
+    repeats = not any(mask.any() for mask in outcome.differs.values())
+    if not declared or outcome.problem is not None or not repeats:
+        return False
+    resolved = resolve(contract, subject.case.dtype)
+    names = {resolved.compute, resolved.state, *(fmt for _, fmt in contract.casts)}
+    return all(CONTRACT_FORMATS[name].emin <= FP32.emin for name in names)
 
 
 def stored_truth(subject: Subject, name: str) -> FloatArray:

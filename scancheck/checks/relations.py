@@ -21,13 +21,16 @@ from scancheck.checks.related import (
     subject_of,
 )
 from scancheck.checks.resumed import prefill_and_step, split, streaming
+from scancheck.checks.several import neighbours, one_by_one, padding_poisoned
 from scancheck.checks.transformed import padding, scaling, time_similarity
 from scancheck.kernel import Kernel
+from scancheck.ops.calling import calling_of, op_of
 from scancheck.ops.normal_form import Op, spec_of, state_inputs, state_outputs
 from scancheck.recipes.build import build
 
 # Cases that relations are tried on: lengths where a cut leaves odd pieces.
 CASES = 4
+CALLS = 2  # calls of several sequences, of each kind
 FULL_SET = 2  # of them, those on which the relations of many calls are tried too
 SHORTEST, LONGEST = 20, 700
 # Inputs that keep their sign where later tokens change: decays and how much is erased,
@@ -36,6 +39,7 @@ SIGNED = frozenset(("a", "g", "gk", "gv", "w", "delta", "dt", "beta"))
 
 Relation = Callable[[Subject], CaseReport | None]
 TRANSFORMED: tuple[Relation, ...] = (padding, scaling, time_similarity)
+SEVERAL: tuple[Relation, ...] = (neighbours, one_by_one, padding_poisoned)
 STEPPING: tuple[Relation, ...] = (prefill_and_step, streaming)
 
 
@@ -51,12 +55,15 @@ def relation_reports(
 
     Later tokens changed, a sequence split and resumed, and a batch row alone on a few
     cases; on the first of these also single steps after a prefill and from the start,
-    padding, scaling by a power of two and similarity in time.
+    padding, scaling by a power of two and similarity in time. Of calls of several
+    sequences, what is NaN elsewhere.
     """
+    cases = list(cases)
     fitting = [
         case
         for case in cases
-        if SHORTEST <= dict(case.sizes)[op.time_axis] <= LONGEST
+        if calling_of(dict(case.options)) is None
+        and SHORTEST <= dict(case.sizes)[op.time_axis] <= LONGEST
         and dict(case.sizes)["B"] > 0
         and case.recipe in ("gaussian_slow", "decay_near_one", "mixed_time_scales")
     ][:CASES]
@@ -74,6 +81,27 @@ def relation_reports(
         for relation in relations:
             report = relation(subject)
             # A kernel that cannot be called on the case itself is red there.
+            if report is not None and report.checks:
+                yield report
+    yield from _of_calls(kernel, cases, request)
+
+
+def _of_calls(
+    kernel: Kernel, cases: Iterable[Case], request: Request
+) -> Iterator[CaseReport]:
+    """Reports of the relations of packed and of padded calls, on the first of each."""
+    left = {"cu_seqlens": CALLS, "attention_mask": CALLS}
+    for case in cases:
+        op = op_of(case)
+        arguments = () if op.calling is None else op.calling.arguments
+        (kind, *_) = *(name for name in arguments if name in left), None
+        steps = dict(case.sizes)[op.time_axis]
+        if kind is None or not left[kind] or not SHORTEST <= steps <= LONGEST:
+            continue
+        left[kind] -= 1
+        subject = subject_of(kernel, op, case, build(case), request)
+        for relation in SEVERAL:
+            report = relation(subject)
             if report is not None and report.checks:
                 yield report
 

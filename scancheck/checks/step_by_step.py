@@ -12,7 +12,7 @@ from scancheck.checks.oracle import CaseReport, Request, check_inputs
 from scancheck.errors import ScancheckError
 from scancheck.formats import FloatArray
 from scancheck.kernel import Kernel
-from scancheck.ops import op_named
+from scancheck.ops.calling import op_of
 from scancheck.ops.normal_form import Op, spec_of, state_inputs
 from scancheck.recipes.inputs import Inputs
 from scancheck.verdict import Verdict
@@ -50,13 +50,15 @@ def step_by_step(
 ) -> StepByStep | None:
     """The failure of the sequence output on one chain and as few tokens as keep it.
 
-    None without one, where no single chain fails by itself, and for ops with heads,
-    whose state is no chain.
+    None without one, where no single chain fails by itself, for ops with heads, whose
+    state is no chain, and for calls of several sequences.
     `with_chunk` gives the same kernel in another chunk size, where it can be had.
     """
-    op = op_named(report.case.op)
+    op = op_of(report.case)
     metrics = report.metrics.get(op.outputs[0].name)
-    if "D" not in op.size_names or metrics is None or not metrics.wrong.any():
+    if "D" not in op.size_names or op.calling is not None:
+        return None
+    if metrics is None or not metrics.wrong.any():
         return None
     axes = op.outputs[0].axes
     places = metrics.wrong.nonzero()

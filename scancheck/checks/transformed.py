@@ -14,14 +14,15 @@ from numpy.typing import NDArray
 from scancheck.checks.oracle import CaseReport, check_inputs
 from scancheck.checks.related import (
     Subject,
+    bitwise,
     call_failed,
     compared,
     judged,
     renamed,
     run_once,
 )
-from scancheck.contract import CONTRACT_FORMATS, Contract, resolve
-from scancheck.formats import FP32, Format, format_named, round_array
+from scancheck.contract import resolve
+from scancheck.formats import Format, format_named, round_array
 from scancheck.ops.normal_form import has_plain_decays, spec_of, state_outputs
 from scancheck.recipes.inputs import Inputs, case_sizes, tensor_format
 from scancheck.recipes.streams import integers, stream
@@ -78,7 +79,7 @@ def scaling(subject: Subject) -> CaseReport | None:
     related = _changed(subject, scaled)
     check = "relation:scaling"
     contract = subject.request.contract
-    if not _bitwise(subject) or contract.log not in LINEAR_IN_DRIVES:
+    if not bitwise(subject) or contract.log not in LINEAR_IN_DRIVES:
         return _by_oracle(subject, related, check)
     unscaled = {spec.name for spec in state_outputs(subject.op)[1:]}
     wanted = {
@@ -108,7 +109,7 @@ def time_similarity(subject: Subject) -> CaseReport | None:
     check = "relation:time_similarity"
     contract = subject.request.contract
     declared = contract.structure.kind != "unknown" and contract.log == "none"
-    if not _bitwise(subject) or not declared:
+    if not bitwise(subject) or not declared:
         return _by_oracle(subject, related, check)
     sequence, final = (spec.name for spec in subject.op.outputs)
     powers = {sequence: power, final: power[:, -1]}
@@ -167,21 +168,6 @@ def _within_domain(subject: Subject, tensors: dict[str, FloatArray]) -> Inputs |
         if values.min() < lowest or values.max() > highest:
             return None
     return replace(subject.inputs, tensors=tensors)
-
-
-def _bitwise(subject: Subject) -> bool:
-    """Whether bits may be asked for: of a declared, repeatable kernel in wide formats.
-
-    A kernel that declares nothing may take logarithms, well within its budget.
-    """
-    contract, outcome = subject.request.contract, subject.whole.outcome
-    declared = subject.kernel.contract is not None or contract != Contract()
-    repeats = not any(mask.any() for mask in outcome.differs.values())
-    if not declared or outcome.problem is not None or not repeats:
-        return False
-    resolved = resolve(contract, subject.case.dtype)
-    names = {resolved.compute, resolved.state, *(fmt for _, fmt in contract.casts)}
-    return all(CONTRACT_FORMATS[name].emin <= FP32.emin for name in names)
 
 
 def _by_oracle(

@@ -14,7 +14,7 @@ from scancheck.case import Case
 from scancheck.checks.oracle import CaseReport, Request, drawn
 from scancheck.gate.judges import Called, reports_of
 from scancheck.kernel import Kernel
-from scancheck.ops import op_named
+from scancheck.ops.calling import op_of
 from scancheck.runner import Outcome, execute
 
 Asked = tuple[Case, str | None]  # a case, and its kind of cotangents
@@ -68,7 +68,7 @@ def _drawn(
     call = partial(
         execute,
         kernel,
-        op_named(case.op),
+        op_of(case),
         inputs,
         case.dtype,
         cotangents=bars,

@@ -6,6 +6,7 @@ from typing import Any
 from scancheck.checks.experiments import diagnose, likely_cause, passing_contracts
 from scancheck.checks.oracle import CaseReport
 from scancheck.diagnosis import VAGUE, tokens_of
+from scancheck.ops.calling import calling_of
 from scancheck.ops.normal_form import Op, spec_of
 from scancheck.record import Finding
 from scancheck.red_check import RedCheck, finding_of
@@ -88,7 +89,10 @@ def _would_pass(red: list[RedCheck]) -> str | None:
 
 
 def _clearness(op: Op, report: CaseReport, check: Check) -> tuple[Any, ...]:
-    """Sorts the cases of a finding: a few chunks long, then most tokens wrong."""
+    """Sorts the cases of a finding: a few chunks long, then most tokens wrong.
+
+    Calls of one sequence a row come first: what fails there is no matter of packing.
+    """
     steps = dict(report.case.sizes)[op.time_axis]
     chunk = int(dict(report.case.options).get("chunk") or 64)
     metrics = report.metrics.get(str(check.tensor))
@@ -99,7 +103,8 @@ def _clearness(op: Op, report: CaseReport, check: Check) -> tuple[Any, ...]:
             tokens = tokens_of(metrics.wrong, axes.index(op.time_axis))
             wrong = int(tokens.sum())
     shows_carry = 2 * chunk < steps <= 6 * chunk
-    return (not shows_carry, -wrong, steps)
+    several = calling_of(dict(report.case.options)) is not None
+    return (several, not shows_carry, -wrong, steps)
 
 
 def _importance(finding: Finding) -> tuple[int, int, int]:

@@ -16,7 +16,7 @@ from scancheck.case import Case
 from scancheck.checks.oracle import CaseReport, Request, device_for_case, report_of
 from scancheck.formats import FloatArray
 from scancheck.kernel_server import FOR_JUDGING, FOR_ONE_KERNEL
-from scancheck.ops import op_named
+from scancheck.ops.calling import op_of
 from scancheck.oracles import threads
 from scancheck.recipes.inputs import Inputs
 from scancheck.recipes.op_rules import CUSTOM
@@ -107,7 +107,7 @@ def _handed_over(
     pool: ProcessPoolExecutor, called: Called, request: Request
 ) -> Future[CaseReport] | None:
     """The report to come from another process; None for a case to be judged here."""
-    op = op_named(called.case.op)
+    op = op_of(called.case)
     # An op of the user's own is not known there, and a card is open here alone.
     if op.name in CUSTOM or device_for_case(op, called.case, request) != "cpu":
         return None

@@ -16,6 +16,7 @@ from scancheck.gate.ahead import case_reports
 from scancheck.gate.findings import findings_of, unmet
 from scancheck.kernel import Kernel
 from scancheck.ops import op_named
+from scancheck.ops.calling import ARGUMENTS, op_of
 from scancheck.ops.normal_form import Op, state_outputs
 from scancheck.recipes.build import build
 from scancheck.recipes.case_list import case_list
@@ -101,13 +102,13 @@ class Judging:
 
     def _check_require(self) -> None:
         names = {s.name for s in self.op.inputs + self.op.outputs}
-        known = names | set(self.op.switches) | set(LAYOUTS) | {"empty", "range"}
+        known = names | set(self.op.switches) | {*LAYOUTS, *ARGUMENTS, "empty", "range"}
         unknown = sorted(self.require - known)
         if unknown:
             raise CaseInvalid(
                 f"--require {unknown[0]}: expected an input or output of "
                 f"{self.op.name} ({', '.join(sorted(names))}), "
-                f"{', '.join(LAYOUTS)}, empty or range"
+                f"{', '.join((*ARGUMENTS, *LAYOUTS))}, empty or range"
             )
 
     def judge(self, case_id: str | None, on_case: Progress | None) -> None:
@@ -210,7 +211,7 @@ class Judging:
     def _probe(self, dtype: str, cases: list[Case]) -> None:
         """Which outputs the kernel returns, from its first case that runs."""
         for case in cases[:3]:
-            outcome = execute(self.kernel, self.op, build(case), dtype, runs=1)
+            outcome = execute(self.kernel, op_of(case), build(case), dtype, runs=1)
             if outcome.returned:
                 self.returned = outcome.returned
                 return
@@ -294,6 +295,7 @@ class Judging:
         forms = {name for form in self.op.forms for name in form}
         # One form is enough; another counts where it is demanded.
         lacking = sorted(names - self.accepted - (forms - self.require))
+        lacking += sorted((self.require & set(ARGUMENTS)) - self.accepted)
         lacking = [f"input {n}: not a parameter of the kernel" for n in lacking]
         if self.returned:
             lacking += [

@@ -14,12 +14,15 @@ oracles and the error bounds are the same code run over other numbers.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from scancheck.errors import CaseInvalid
+
+if TYPE_CHECKING:
+    from scancheck.ops.calling import Calling
 
 
 @runtime_checkable
@@ -148,6 +151,7 @@ class Op:
     algebraic: bool = False  # sums and products of stored values and constants alone
     constants: Callable[[Mapping[str, int]], dict[str, FloatArray]] = no_constants
     substeps: Callable[[Mapping[str, int]], int] = one_step  # steps of a tile per token
+    calling: "Calling | None" = None  # several sequences in one call, or in reverse
 
 
 def state_inputs(op: Op) -> tuple[str, ...]:

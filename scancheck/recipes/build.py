@@ -6,7 +6,9 @@ from scancheck.case import Case
 from scancheck.errors import CaseInvalid
 from scancheck.formats import FORMATS
 from scancheck.ops import op_named
+from scancheck.ops.calling import OPTIONS, calling_of
 from scancheck.ops.normal_form import Op, spec_of
+from scancheck.recipes.calls import drawn_sizes, laid_out
 from scancheck.recipes.catalog import RECIPES, check_has_recipes
 from scancheck.recipes.chains import Plan, Tensors
 from scancheck.recipes.inputs import (
@@ -47,14 +49,18 @@ def build(case: Case) -> Inputs:
     options = checked_options(case)
     sizes = _checked_sizes(op, case, options)
     recipe = _checked_recipe(case, options, sizes)
+    calling = calling_of(options)
+    if calling is not None:
+        calling.check(sizes["B"], sizes[op.time_axis])
+    drawn = drawn_sizes(calling, op, sizes)
     channels = channels_of(op, sizes)
     heads, states, _ = op.group_shape(sizes | {"B": 1})
     substeps = op.substeps(sizes)
     plan = Plan(
         op=drawn_as(op.name),
         form=options.get("form"),
-        batch=sizes["B"],
-        steps=sizes[op.time_axis] * substeps,
+        batch=drawn["B"],
+        steps=drawn[op.time_axis] * substeps,
         channels=channels,
         states=states,
         groups=sizes.get("G", sizes.get("H", 1)),
@@ -68,10 +74,11 @@ def build(case: Case) -> Inputs:
         key=f"{case.op} {case.recipe} {case.seed}",
         substeps=substeps,
     )
-    tensors = recipe.tensors(plan) | further_inputs(op, sizes, plan.key)
+    tensors = recipe.tensors(plan) | further_inputs(op, drawn, plan.key)
     wanted = {
         name: values for name, values in tensors.items() if options.get(name, True)
     }
+    wanted = laid_out(calling, op, wanted)
     return Inputs(
         tensors=_rounded(case, op, wanted),
         switches={name: options[name] for name in op.switches},
@@ -95,6 +102,8 @@ def checked_options(case: Case) -> dict[str, Any]:
     check_has_recipes(case.op)
     defaults = rules_of(case.op).options
     for name, value in case.options:
+        if name in OPTIONS:
+            continue  # how the op is called, checked by `calling_of`
         if name not in defaults:
             expected = ", ".join(defaults)
             raise CaseInvalid(

@@ -6,6 +6,7 @@ from typing import Any
 from scancheck.case import Case, make_case
 from scancheck.errors import CaseInvalid
 from scancheck.ops import op_named
+from scancheck.recipes.call_cases import call_cases
 from scancheck.recipes.catalog import QUICK_NAMES, recipes_taken
 from scancheck.recipes.inputs import DEFAULT_CHUNK
 from scancheck.recipes.op_rules import KEY_LAYOUTS, channels_of, rules_of
@@ -56,13 +57,14 @@ def case_list(
     """The cases on which a kernel is judged: the same for the same arguments.
 
     `accepts` holds the op's inputs and switches that the kernel takes (`a` and `g`:
-    both forms), and `keys=grouped` or `keys=constant` where B and C may have those
-    layouts; `requires` those it cannot be called without. With `chunk`, lengths and
-    recipes aim at its edges. `empty` adds T = 0 and B = 0. Both profiles cover each of
-    their recipes in each form at a length of several chunks, the short lengths around
-    one chunk, two long sequences, and many channels in each form or layout. `quick`
-    has about 30 cases of the recipes that show every class of bug, `full` about 300 of
-    all recipes.
+    both forms), `keys=grouped` or `keys=constant` where B and C may have those layouts,
+    and how it can be called: `cu_seqlens`, `reverse`, `attention_mask`; `requires`
+    those it cannot be called without. With `chunk`, lengths and recipes aim at its
+    edges. `empty` adds T = 0 and B = 0. Both profiles cover each of their recipes in
+    each form at a length of several chunks, the short lengths around one chunk, two
+    long sequences, many channels in each form or layout, and several sequences in one
+    call. `quick` has about 30 cases of the recipes that show every class of bug,
+    `full` about 300 of all recipes, beside those calls.
 
     Raises CaseInvalid for an unknown op or profile, or when the kernel accepts no form.
     """
@@ -83,6 +85,7 @@ def case_list(
         for index, shape in enumerate(shapes)
     ]
     cases += _wide_cases(op, dtype, kernel, source)
+    cases += call_cases(cases, accepts, profile=profile, chunk=chunk or DEFAULT_CHUNK)
     return cases + (_empty_cases(cases) if empty else [])
 
 

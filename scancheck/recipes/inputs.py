@@ -1,8 +1,10 @@
 """What a case becomes: the tensors of a call, and the cotangents of its outputs."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scancheck.case import Case
 from scancheck.errors import CaseInvalid
@@ -15,9 +17,11 @@ from scancheck.formats import (
     round_array,
 )
 from scancheck.ops import op_named
+from scancheck.ops.calling import calling_of, op_of
 from scancheck.ops.normal_form import Op, TensorSpec
 from scancheck.recipes.streams import bell, integers, signed, stream
 
+Array = NDArray[Any]
 COTANGENT_KINDS = ("dense", "final_state", "one_token", "cancelling_pairs")
 DEFAULT_CHUNK = 64
 
@@ -55,6 +59,12 @@ def case_sizes(case: Case) -> dict[str, int]:
     return defaults | dict(case.sizes)
 
 
+def axis_sizes(case: Case) -> dict[str, int]:
+    """The sizes by name, also those of axes that only this way of calling has."""
+    calling = calling_of(dict(case.options))
+    return case_sizes(case) | ({} if calling is None else calling.sizes)
+
+
 def within_limits(inputs: Inputs, limits: tuple[tuple[str, float, float], ...]) -> bool:
     """Whether all values of the inputs lie within the limits."""
     for name, lowest, highest in limits:
@@ -73,17 +83,17 @@ def cotangents(case: Case, kind: str, seed: int) -> dict[str, FloatArray]:
     `final_state`: the last state alone, all parts of it; `one_token`: the sequence
     output at one position alone; `cancelling_pairs`: large values of opposite sign on
     neighbouring tokens, on both sides of every chunk edge among others, over small
-    ones.
+    ones. Those of padding are zero.
     Raises CaseInvalid for another kind.
     """
-    op = op_named(case.op)
+    op = op_of(case)
     if kind not in COTANGENT_KINDS:
         expected = ", ".join(COTANGENT_KINDS)
         raise CaseInvalid(f"cotangent kind: expected one of {expected}; got {kind!r}")
     sequence = op.outputs[0]
     drawn: dict[str, FloatArray] = {}
     for spec in op.outputs:
-        shape = tuple(case_sizes(case)[axis] for axis in spec.axes)
+        shape = tuple(axis_sizes(case)[axis] for axis in spec.axes)
         source = stream("cotangent", case.op, kind, spec.name, seed)
         if kind == "dense" or (kind == "final_state" and spec is not sequence):
             drawn[spec.name] = bell(source, shape)
@@ -97,10 +107,25 @@ def cotangents(case: Case, kind: str, seed: int) -> dict[str, FloatArray]:
             small = bell(source, pairs.shape)
             drawn[spec.name] = np.moveaxis(pairs * large + small * 2.0**-5, 0, time)
     return {
-        spec.name: representable(tensor_format(case, spec), drawn[spec.name])
+        spec.name: representable(
+            tensor_format(case, spec), without_padding(op, spec, drawn[spec.name])
+        )
         for spec in op.outputs
         if spec.name in drawn
     }
+
+
+def without_padding(op: Op, spec: TensorSpec, values: Array) -> Array:
+    """The values, zero where the call has padding instead of tokens."""
+    if op.calling is None or op.calling.lengths is None:
+        return values
+    if op.time_axis not in spec.axes or spec.axes[0] != "B":
+        return values
+    time = spec.axes.index(op.time_axis)
+    mask = op.calling.mask(values.shape[time])
+    shape = [1] * values.ndim
+    shape[0], shape[time] = mask.shape
+    return np.where(mask.reshape(shape), values, np.zeros((), values.dtype))
 
 
 def _one_token(

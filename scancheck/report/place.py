@@ -1,6 +1,7 @@
 """Where a finding sits, in words."""
 
 from scancheck.ops import op_named
+from scancheck.ops.calling import called, calling_of
 from scancheck.ops.normal_form import spec_of
 from scancheck.record import Finding
 
@@ -17,7 +18,8 @@ def element(op: str, finding: Finding) -> str:
     index = finding.first_wrong_index or ()
     axes: tuple[str, ...] = ("",) * len(index)
     if finding.tensor is not None:
-        axes = spec_of(op_named(op), finding.tensor, len(index)).axes
+        known = called(op_named(op), calling_of(finding.case.get("options", {})))
+        axes = spec_of(known, finding.tensor, len(index)).axes
     pairs = zip(axes, index, strict=True)
     inside = ", ".join(f"{axis}={i}" if axis else str(i) for axis, i in pairs)
     return f"{tensor_label(finding) or finding.check}[{inside}]"
@@ -29,6 +31,8 @@ def place_words(finding: Finding) -> str:
     if place is None:
         return ""
     words = f"token {place['token']}"
+    if place.get("sequence") is not None:
+        words += f", in sequence {place['sequence']}"
     if place.get("chunk") is None:
         return words
     words += f": chunk {place['chunk']}, position {place['position']}"

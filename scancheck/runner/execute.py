@@ -7,6 +7,7 @@ filled with NaN, and leaves the process's global settings and random streams alo
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,8 +17,9 @@ from scancheck.bridge import bits_differ, from_torch, to_torch
 from scancheck.errors import CaseInvalid, DeviceLost
 from scancheck.formats import FloatArray
 from scancheck.kernel import Kernel
+from scancheck.ops.calling import Calling, sizes_of
 from scancheck.ops.normal_form import Op, spec_of
-from scancheck.recipes.inputs import Inputs
+from scancheck.recipes.inputs import Array, Inputs, without_padding
 from scancheck.runner.attempt import attempt
 from scancheck.runner.device import current, is_lost
 from scancheck.runner.guarded import (
@@ -54,6 +56,8 @@ class _Call:
     kernel: Kernel
     tensors: dict[str, Tensor]  # op input name -> stored values
     switches: dict[str, bool]
+    calling: Calling | None  # how sequences lie in the tensors
+    steps: int  # tokens of a row
     expected: tuple[Expected, ...]
     device: torch.device
 
@@ -114,16 +118,24 @@ def execute(
             _faults.setdefault(str(device), f"{kernel.name}: {run.problem.message}")
     first = backward[0] if backward else _Run()
     return Outcome(
-        outputs=forward[0].values,
+        outputs=_of_tokens(op, forward[0].values),
         gradients=first.values,
         missing_gradients=first.missing,
         problem=next((run.problem for run in every if run.problem), None),
-        differs=_differences(forward),
+        differs=_of_tokens(op, _differences(forward)),
         gradient_differs=_differences(backward),
         changed_inputs=tuple(dict.fromkeys(n for run in every for n in run.changed)),
         seconds=sum(run.seconds for run in every),
         device_lost=any(run.lost for run in every),
     )
+
+
+def _of_tokens(op: Op, values: Mapping[str, Array]) -> dict[str, Array]:
+    """The outputs, or masks of them, zero at padding: what is there is not judged."""
+    return {
+        name: without_padding(op, spec_of(op, name, array.ndim), array)
+        for name, array in values.items()
+    }
 
 
 def check_not_lost(device: str) -> None:
@@ -157,6 +169,7 @@ def _prepare(
 ) -> _Call:
     accepted = accepted_parameters(kernel, op)
     given = [*inputs.tensors, *(name for name, on in inputs.switches.items() if on)]
+    given += op.calling.arguments if op.calling is not None else ()
     if refused := [name for name in given if name not in accepted]:
         raise CaseInvalid(
             f"{kernel.name}: takes no {', '.join(refused)}, which this case passes"
@@ -169,6 +182,8 @@ def _prepare(
         kernel=kernel,
         tensors=tensors,
         switches={n: on for n, on in inputs.switches.items() if n in accepted},
+        calling=op.calling,
+        steps=sizes_of(op, inputs.tensors)[op.time_axis],
         expected=expected_outputs(op, inputs, dtype),
         device=device,
     )
@@ -245,7 +260,7 @@ def _outputs(
     poison_freed_memory((want.bytes for want in call.expected), call.device)
     kernel = call.kernel.call
     returned, problem, seconds = attempt(
-        partial(kernel, **tensors, **call.switches),
+        partial(kernel, **tensors, **call.switches, **_calling_arguments(call)),
         kind=kind,
         what=what,
         owner=kernel,
@@ -255,6 +270,26 @@ def _outputs(
         found = named_outputs(call.kernel.name, returned, call.expected)
         problem = wrong_output(found, call.expected, call.device)
     return ({}, problem, seconds) if problem else (found, None, seconds)
+
+
+def _calling_arguments(call: _Call) -> dict[str, Any]:
+    """What tells the kernel of the sequences, made anew for each call.
+
+    cu_seqlens [NS + 1] int64, reverse, and attention_mask [B, T], true at tokens.
+    """
+    calling = call.calling
+    if calling is None:
+        return {}
+    given: dict[str, Any] = {}
+    if calling.cu_seqlens is not None:
+        offsets = torch.tensor(calling.cu_seqlens, dtype=torch.int64)
+        given["cu_seqlens"] = offsets.to(call.device)
+    if calling.reverse:
+        given["reverse"] = True
+    if calling.lengths is not None:
+        mask = torch.from_numpy(calling.mask(call.steps))
+        given["attention_mask"] = mask.to(call.device)
+    return given
 
 
 def _pulled_back(

@@ -11,7 +11,8 @@ from scancheck.formats import FloatArray
 from scancheck.kernel import Kernel
 from scancheck.kernel_server import FOR_ONE_KERNEL
 from scancheck.ops import op_named
-from scancheck.ops.normal_form import Op, spec_of
+from scancheck.ops.calling import Calling, called, sizes_of
+from scancheck.ops.normal_form import Op
 from scancheck.recipes.inputs import Inputs
 from scancheck.runner.execute import execute
 from scancheck.runner.outcome import Outcome, Problem
@@ -32,6 +33,7 @@ class _Question:
     """The arguments of one `execute`."""
 
     op: str
+    calling: Calling | None
     inputs: Inputs
     dtype: str
     cotangents: Mapping[str, FloatArray] | None
@@ -72,6 +74,7 @@ def _execute(
     """As `execute`, by way of the process."""
     question = _Question(
         op=op.name,
+        calling=op.calling,
         inputs=inputs,
         dtype=dtype,
         cotangents=cotangents,
@@ -79,7 +82,9 @@ def _execute(
         byte=filling_byte(),
     )
     try:
-        outcome = process.ask(question, allowed_s(limit_s, _steps(op, inputs)))
+        outcome = process.ask(
+            question, allowed_s(limit_s, sizes_of(op, inputs.tensors)[op.time_axis])
+        )
     except Ended as ended:
         if not ended.in_kernel:
             raise RuntimeError(f"the harness: {ended}") from None
@@ -88,15 +93,6 @@ def _execute(
         return Outcome(problem=Problem(kind="raised", message=str(error)))
     assert isinstance(outcome, Outcome)
     return outcome
-
-
-def _steps(op: Op, inputs: Inputs) -> int:
-    """Tokens of these inputs."""
-    for name, values in inputs.tensors.items():
-        axes = spec_of(op, name, values.ndim).axes
-        if op.time_axis in axes:
-            return int(values.shape[axes.index(op.time_axis)])
-    return 0
 
 
 def _prepare(load: Loader) -> tuple[Answer, str]:
@@ -108,7 +104,7 @@ def _answer(kernel: Kernel, question: _Question) -> Outcome:
     with memory_filled_with(question.byte):
         return execute(
             kernel,
-            op_named(question.op),
+            called(op_named(question.op), question.calling),
             question.inputs,
             question.dtype,
             cotangents=question.cotangents,

@@ -10,7 +10,8 @@ from torch import Tensor
 from scancheck.bridge import torch_dtype
 from scancheck.errors import CaseInvalid
 from scancheck.formats import FP32, FP64
-from scancheck.ops.normal_form import Op, TensorSpec, spec_of
+from scancheck.ops.calling import sizes_of
+from scancheck.ops.normal_form import Op, TensorSpec
 from scancheck.recipes.inputs import Inputs
 from scancheck.runner.outcome import Problem
 
@@ -39,10 +40,7 @@ def dtype_name_of(spec: TensorSpec, dtype: str) -> str:
 
 def expected_outputs(op: Op, inputs: Inputs, dtype: str) -> tuple[Expected, ...]:
     """The op's outputs in order, with the sizes that the inputs have."""
-    sizes: dict[str, int] = {}
-    for name, values in inputs.tensors.items():
-        axes = spec_of(op, name, values.ndim).axes
-        sizes.update(zip(axes, values.shape, strict=True))
+    sizes = sizes_of(op, inputs.tensors)
     return tuple(
         Expected(
             name=spec.name,

@@ -6,6 +6,7 @@ from typing import Any
 
 from scancheck.errors import CaseInvalid
 from scancheck.kernel import Kernel
+from scancheck.ops.calling import ARGUMENTS
 from scancheck.ops.normal_form import Op
 
 _KEYWORD = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -14,11 +15,14 @@ _KEYWORD = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_O
 def accepted_parameters(kernel: Kernel, op: Op) -> frozenset[str]:
     """The op's inputs and switches that the kernel can be given.
 
-    `kernel.supports` comes first, else the signature; `**kwargs` takes everything.
+    Among them is how it can be called, cu_seqlens for one. `kernel.supports` comes
+    first, else the signature; `**kwargs` takes every input and switch, but says nothing
+    of other ways to call.
     Raises CaseInvalid for a callable that needs something else than the op's
     parameters, or lacks one that the op cannot do without.
     """
-    known = frozenset(spec.name for spec in op.inputs) | frozenset(op.switches)
+    inputs = frozenset(spec.name for spec in op.inputs) | frozenset(op.switches)
+    known = inputs | frozenset(ARGUMENTS)
     if kernel.supports is not None:
         accepted = frozenset(kernel.supports)
         if unknown := accepted - known:
@@ -28,11 +32,10 @@ def accepted_parameters(kernel: Kernel, op: Op) -> frozenset[str]:
             )
     else:
         parameters = _signature(kernel.name, kernel.call).parameters.values()
-        _check_answerable(kernel.name, op, known, tuple(parameters))
+        _check_answerable(kernel.name, op, inputs, tuple(parameters))
+        accepted = known & {p.name for p in parameters if p.kind in _KEYWORD}
         if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters):
-            accepted = known
-        else:
-            accepted = known & {p.name for p in parameters if p.kind in _KEYWORD}
+            accepted |= inputs
     _check_sufficient(kernel.name, op, accepted)
     return accepted
 
@@ -70,11 +73,18 @@ def _check_answerable(
     """Raises CaseInvalid when the callable needs what no call of the op gives it."""
     needed = [p for p in parameters if p.default is inspect.Parameter.empty]
     positional = [p.name for p in needed if p.kind is inspect.Parameter.POSITIONAL_ONLY]
-    foreign = [p.name for p in needed if p.kind in _KEYWORD and p.name not in known]
+    calling = [p.name for p in needed if p.name in ARGUMENTS]
+    given = known | set(ARGUMENTS)
+    foreign = [p.name for p in needed if p.kind in _KEYWORD and p.name not in given]
     if positional:
         raise CaseInvalid(
             f"{name}: takes {_listed(positional)} by position only; the tensors of "
             f"{op.name} come as keyword arguments"
+        )
+    if calling:
+        raise CaseInvalid(
+            f"{name}: expected a default of {_listed(calling)}, since most calls do "
+            "without; got none"
         )
     if foreign:
         raise CaseInvalid(

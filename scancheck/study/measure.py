@@ -12,7 +12,7 @@ from scancheck.contract import Contract, resolve
 from scancheck.formats import FORMATS, FloatArray, Format, round_array, ulp
 from scancheck.kernel import Kernel
 from scancheck.metrics import TensorMetrics, effective_bits
-from scancheck.ops import op_named
+from scancheck.ops.calling import op_of
 from scancheck.ops.normal_form import Op, spec_of
 from scancheck.oracles.ladder import Reference
 from scancheck.study.log_decay import log_decays
@@ -46,7 +46,7 @@ def rows_of(
 
     `probable` holds the probable bound of outputs, where it is known.
     """
-    op = op_named(report.case.op)
+    op = op_of(report.case)
     for measured in _measured(op, report, job, probable):
         row = _case_row(op, report, job, kernel, measured)
         yield row

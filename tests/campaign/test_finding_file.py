@@ -90,6 +90,52 @@ def test_what_is_read_is_what_was_written(tmp_path: Path, op: str, dtype: str) -
         assert getattr(after.finding, name) == getattr(before.finding, name)
 
 
+def packed() -> StoredFinding:
+    """A finding of a call of three sequences."""
+    case = make_case(
+        "simple_gla",
+        {"B": 1, "T": 9, "H": 1, "HV": 2, "K": 3, "V": 2},
+        recipe="gaussian_slow",
+        seed=7,
+        options={"initial_state": True, "cu_seqlens": (0, 4, 4, 9), "reverse": True},
+    )
+    bars = cotangents(case, "dense", 3)
+    return replace(stored(), case=case, inputs=build(case), cotangents=bars)
+
+
+def test_sequences_of_a_call_are_stored(tmp_path: Path) -> None:
+    """Offsets come back as they were, and states have one entry a sequence."""
+    path = tmp_path / "finding.safetensors"
+    write_finding(packed(), path)
+    after = read_finding(path)
+    assert after.case == packed().case
+    assert after.inputs.tensors["initial_state"].shape == (3, 2, 3, 2)
+    for name, values in packed().inputs.tensors.items():
+        assert np.array_equal(after.inputs.tensors[name], values)
+
+
+@pytest.mark.parametrize(
+    ("offsets", "reason"),
+    [
+        ((0, 4, 4, 8), "number of tokens, 9; got 8"),
+        ((0, 4, 3, 9), "do not decrease; got 4 and then 3"),
+        ((0, 9), r"_state: expected shape \[1, 2, 3, 2\]"),
+        ((0, -4, 9), "case is not one that scancheck writes"),
+    ],
+)
+def test_offsets_that_do_not_fit_are_told(
+    tmp_path: Path, offsets: tuple[int, ...], reason: str
+) -> None:
+    """Sequences of a file are checked like everything else in it."""
+    path = tmp_path / "finding.safetensors"
+    whole = packed()
+    options = dict(whole.case.options) | {"cu_seqlens": offsets}
+    odd = replace(whole.case, options=tuple(sorted(options.items())))
+    write_finding(replace(whole, case=odd), path)
+    with pytest.raises(RecordUnreadable, match=reason):
+        read_finding(path)
+
+
 @pytest.mark.parametrize(
     ("campaign", "profile"),
     [

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -213,3 +214,57 @@ def test_heads_keys_and_values_become_the_fewest(
     trial = Trial(case=case, cotangent_kind="dense")
     found = sizes_of(shrunk(judge_by(fails), started(trial), FAILURE))
     assert found == dict.fromkeys({"B", "T", "G", *sizes}, 1) | least
+
+
+def called(sizes: dict[str, int], **calling: object) -> Trial:
+    """A trial of simple_gla with gradients, called like this."""
+    case = make_case(
+        "simple_gla",
+        {"H": 1, "HV": 2, "K": 3, "V": 2} | sizes,
+        recipe="gaussian_slow",
+        seed=4,
+        options={"initial_state": True, **calling},
+    )
+    return Trial(case=case, cotangent_kind="dense")
+
+
+def test_packed_sequences_are_taken_away_one_by_one() -> None:
+    """What leaks into a sequence of two tokens needs that one and the one before."""
+    trial = called({"B": 1, "T": 60}, cu_seqlens=(0, 20, 20, 37, 39, 39, 60))
+    first = build(trial.case).tensors["q"][0, 37:39]
+
+    def fails(trial: Trial) -> str | None:
+        assert trial.inputs is not None
+        offsets = dict(trial.case.options)["cu_seqlens"]
+        q = trial.inputs.tensors["q"][0]
+        assert offsets[-1] == len(q) == dict(trial.case.sizes)["T"]
+        assert len(trial.inputs.tensors["initial_state"]) == len(offsets) - 1
+        found = (
+            stop - start == 2 and start > 0 and np.array_equal(q[start:stop], first)
+            for start, stop in pairwise(offsets)
+        )
+        return "boundary" if any(found) else None
+
+    failure = replace(FAILURE, cause="boundary", key="boundary")
+    full = Judged(trial=trial, verdict=Verdict.FAIL, failure=failure)
+    smallest = shrunk(judge_by(fails), full, failure).trial.case
+    assert dict(smallest.options)["cu_seqlens"] == (0, 1, 3)
+    assert dict(smallest.sizes)["T"] == 3
+
+
+def test_padded_rows_keep_their_lengths() -> None:
+    """Lengths go with rows and tokens: the last row, with one token of padding."""
+    trial = called({"B": 3, "T": 9}, lengths=(9, 3, 8))
+
+    def fails(trial: Trial) -> str | None:
+        steps, lengths = (
+            dict(trial.case.sizes)["T"],
+            dict(trial.case.options)["lengths"],
+        )
+        assert len(lengths) == dict(trial.case.sizes)["B"]
+        assert all(0 <= length <= steps for length in lengths)
+        return "carry" if any(length == steps - 1 >= 1 for length in lengths) else None
+
+    smallest = shrunk(judge_by(fails), started(trial), FAILURE).trial.case
+    assert dict(smallest.options)["lengths"] == (1,)
+    assert dict(smallest.sizes)["T"] == 2

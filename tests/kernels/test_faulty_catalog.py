@@ -8,14 +8,21 @@ from pathlib import Path
 
 import pytest
 
+from scancheck.diagnosis import CAUSES
 from scancheck.kernel import Kernel
 from scancheck.kernels.faulty import catalog, chunked_torch
+from scancheck.kernels.faulty.sequence_catalog import (
+    SEQUENCE_BUGS,
+    sequence_controls,
+    sequence_faulty,
+)
 from scancheck.kernels.faulty.step_catalog import (
     STEP_BUGS,
     step_controls,
     step_faulty,
 )
 from scancheck.kernels.models.step_calls import FAMILIES
+from scancheck.ops.calling import ARGUMENTS
 from scancheck.ops.linear_scan import LINEAR_SCAN
 from scancheck.ops.selective_scan import SELECTIVE_SCAN
 
@@ -32,10 +39,12 @@ def test_every_bug_has_its_file() -> None:
         for path in folder.glob("*.py")
         if (ast.get_docstring(ast.parse(path.read_text())) or "").startswith("Planted")
     }
-    assert planted == {bug.module for bug in (*catalog.BUGS, *STEP_BUGS)}
+    assert planted == {
+        bug.module for bug in (*catalog.BUGS, *STEP_BUGS, *SEQUENCE_BUGS)
+    }
     assert {
         kernel.name.rpartition(".")[2]
-        for kernel in (*KERNELS, *step_faulty())
+        for kernel in (*KERNELS, *step_faulty(), *sequence_faulty())
         if kernel.hazard
     } == planted
 
@@ -77,13 +86,28 @@ def test_bugs_of_ops_with_heads_say_what_they_are() -> None:
         assert tuple(inspect.signature(kernel.call).parameters) == names
 
 
+def test_bugs_of_several_sequences_say_what_they_are() -> None:
+    """Name, hazard and symptom, and the op's signature with how it may be called."""
+    kernels = (*sequence_faulty(), *sequence_controls())
+    assert len({kernel.name for kernel in kernels}) == len(kernels)
+    assert len({bug.hazard for bug in SEQUENCE_BUGS}) == len(SEQUENCE_BUGS)
+    for kernel in sequence_faulty():
+        assert kernel.symptom in CAUSES
+        assert kernel.hazard is not None
+        assert kernel.hazard.endswith(".")
+    for kernel in kernels:
+        names = (*FAMILIES[kernel.op].names, *ARGUMENTS)
+        assert tuple(inspect.signature(kernel.call).parameters) == names
+
+
 def test_catalogue_loads_no_torch() -> None:
     """Listing the planted bugs imports no torch."""
     program = (
         "import sys\n"
         "from scancheck.kernels.faulty.catalog import controls, faulty\n"
+        "from scancheck.kernels.faulty.sequence_catalog import sequence_faulty\n"
         "from scancheck.kernels.faulty.step_catalog import step_faulty\n"
-        "assert faulty() and controls() and step_faulty()\n"
+        "assert faulty() and controls() and step_faulty() and sequence_faulty()\n"
         "assert 'torch' not in sys.modules\n"
     )
     run = subprocess.run(

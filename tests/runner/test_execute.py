@@ -14,6 +14,7 @@ from scancheck.kernel import Kernel
 from scancheck.kernels.faulty.catalog import controls, faulty
 from scancheck.kernels.models.catalog import model
 from scancheck.ops import OPS
+from scancheck.ops.calling import Calling, called
 from scancheck.recipes.inputs import Inputs
 from scancheck.runner import Outcome, execute
 
@@ -401,3 +402,82 @@ def test_cotangents_that_do_not_fit_are_an_error(
     """A wrong cotangent is the harness's fault and never blamed on the kernel."""
     with pytest.raises(ValueError, match="cotangents: expected"):
         run(loop, cotangents=cotangents)
+
+
+def seen(given: dict[str, Any]) -> Callable[..., Tensor]:
+    """A kernel that keeps what it is told of its sequences, and changes it."""
+
+    def call(*, a: Tensor, b: Tensor, **how: Any) -> Tensor:
+        given.update(
+            {name: x.clone() if x is not True else x for name, x in how.items()}
+        )
+        for x in how.values():
+            if x is not True:
+                x.zero_()
+        return b.clone()
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("calling", "argument", "values"),
+    [
+        (Calling(cu_seqlens=(0, 0, 5)), "cu_seqlens", [0, 0, 5]),
+        (Calling(reverse=True), "reverse", True),
+        (
+            Calling(lengths=(2, 5)),
+            "attention_mask",
+            [[True, True, False, False, False], [True] * 5],
+        ),
+    ],
+)
+def test_how_it_is_called_is_passed_anew_each_time(
+    calling: Calling, argument: str, values: Any
+) -> None:
+    """Offsets and masks come as tensors that no earlier call has written to."""
+    given: dict[str, Any] = {}
+    names = ("a", "b", argument)
+    kernel = Kernel(name="k", op="linear_scan", call=seen(given), supports=names)
+    shape = (1 if calling.cu_seqlens else 2, 5, 3)
+    outcome = execute(kernel, called(LINEAR_SCAN, calling), inputs(shape), "fp32")
+    assert outcome.problem is None
+    assert list(given) == [argument]
+    assert (given[argument] is True) or given[argument].tolist() == values
+    assert values is True or given[argument].dtype in (torch.int64, torch.bool)
+
+
+def test_a_call_that_is_not_taken_is_refused() -> None:
+    """The argument is named."""
+    kernel = Kernel(name="k", op="linear_scan", call=loop)
+    packed = called(LINEAR_SCAN, Calling(cu_seqlens=(0, 5)))
+    with pytest.raises(CaseInvalid, match="takes no cu_seqlens, which this case"):
+        execute(kernel, packed, inputs((1, 5, 3)), "fp32")
+
+
+def test_what_is_put_out_at_padding_is_not_judged() -> None:
+    """NaN there, also from run to run, is no fault; it reads as zero."""
+
+    def call(*, a: Tensor, b: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        noise = torch.full_like(b, float("nan"))
+        assert attention_mask is not None
+        return torch.where(attention_mask[..., None], b, noise)
+
+    kernel = Kernel(name="k", op="linear_scan", call=call)
+    padded = called(LINEAR_SCAN, Calling(lengths=(2, 5)))
+    outcome = execute(kernel, padded, inputs(), "fp32")
+    assert outcome.problem is None
+    assert not outcome.outputs["h"][0, 2:].any()
+    assert np.isfinite(outcome.outputs["h"]).all()
+    assert not outcome.differs["h"].any()
+
+
+def test_states_of_packed_sequences_have_their_own_number() -> None:
+    """A final state for each batch row is of the wrong shape."""
+
+    def call(*, a: Tensor, b: Tensor, cu_seqlens: Tensor | None = None) -> Any:
+        return loop(a=a, b=b), b[:, -1].float().clone()
+
+    kernel = Kernel(name="k", op="linear_scan", call=call)
+    packed = called(LINEAR_SCAN, Calling(cu_seqlens=(0, 2, 5)))
+    outcome = execute(kernel, packed, inputs((1, 5, 3)), "fp32")
+    assert kind(outcome) == "wrong_shape"

@@ -16,6 +16,7 @@ from scancheck.errors import CaseInvalid
 from scancheck.gate import verify
 from scancheck.kernel import Kernel
 from scancheck.ops import op_named
+from scancheck.ops.calling import Calling, called
 from scancheck.recipes.inputs import Inputs
 from scancheck.registry import loader, resolve_target
 from scancheck.runner import Outcome, execute
@@ -151,3 +152,14 @@ def test_a_script_without_a_guard_is_not_run_again(tmp_path: Path) -> None:
         check=True,
     )
     assert done.stdout == "runs\nstarted True\n", done.stderr
+
+
+def test_packed_sequences_reach_the_other_process() -> None:
+    """How sequences lie goes with the question."""
+    tensors = {name: x[:1] for name, x in inputs(9).tensors.items()}
+    offsets = called(LINEAR_SCAN, Calling(cu_seqlens=(0, 4, 9)))
+    with own("by_sequence") as kernel:
+        outcome = execute(kernel, offsets, Inputs(tensors=tensors, switches={}), "fp32")
+    assert outcome.problem is None
+    first = outcome.outputs["h"][0, [0, 4]]
+    assert np.array_equal(first, tensors["b"][0, [0, 4]])

@@ -44,6 +44,11 @@ def wrapped(*args: Any, **kwargs: Any) -> Any:
         pytest.param(lambda a, b, chunk=64: 0, {"a", "b"}, id="own-option"),
         pytest.param(lambda a, b, initial_state=None: 0, LINEAR - {"g"}, id="state"),
         pytest.param(functools.partial(lambda m, *, a, b: 0, 1), {"a", "b"}, id="part"),
+        pytest.param(
+            lambda a, b, cu_seqlens=None, reverse=False, **more: 0,
+            LINEAR | {"cu_seqlens", "reverse"},
+            id="packed",
+        ),
         pytest.param(Callable_(), {"a", "b"}, id="object"),
         pytest.param(wrapped, {"a", "b"}, id="wrapped"),
     ],
@@ -79,6 +84,11 @@ def test_parameters_of_the_signature(
         pytest.param(lambda b: 0, "neither form of linear_scan", id="no-form"),
         pytest.param(lambda: 0, "it takes none of its parameters", id="nothing"),
         pytest.param(min, "cannot be read", id="builtin"),
+        pytest.param(
+            lambda a, b, cu_seqlens: 0,
+            "expected a default of cu_seqlens, since most calls do without; got none",
+            id="always-packed",
+        ),
         pytest.param(
             functools.partial(lambda m, *, a, b: 0), "needs m, which", id="unbound"
         ),
