@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from scancheck.contract import Contract, ErrorModel, Structure, resolve
 from scancheck.errors import CaseInvalid
-from scancheck.formats import FORMATS, Format, format_named
+from scancheck.formats import FORMATS, format_named
 from scancheck.kernel import Kernel
 from scancheck.kernels.models.algorithm import Algorithm
-from scancheck.kernels.models.arithmetic import HAS_EXTENDED_PRECISION, Arithmetic
+from scancheck.kernels.models.arithmetic import Arithmetic
 from scancheck.kernels.models.by_sequence import taking_sequences
+from scancheck.kernels.models.declared import ROUNDED_ONCE, dtypes_held
 from scancheck.kernels.models.step_calls import FAMILIES, step_call
 
 if TYPE_CHECKING:
@@ -48,7 +49,6 @@ VARIANTS = (*COMPENSATIONS, *LOG_FORMS)
 # Of the scans in their usual formats; of ops with heads all do.
 TAKING_SEQUENCES = (("sequential", "plain"), ("chunk", "plain"))
 
-_ROUNDED_ONCE = ErrorModel(e0=Arithmetic.FUNCTION_ERROR)
 _DOUBLE_WORD = ErrorModel(e0=2.0**-7)
 """exp kept as two words: the rest's own rounding, u**2 <= u 2**-8 for bf16, and the
 evaluation's error, at most 0.005 u, in a format of at least fp16's precision."""
@@ -115,10 +115,10 @@ def model(
         fma="no",
         log=variant.removeprefix("log_") if variant in LOG_FORMS else "none",
         comp=variant if variant in ("kahan", "full") else "none",
-        exp=_DOUBLE_WORD if variant == "full" else _ROUNDED_ONCE,
-        ln=_ROUNDED_ONCE,
-        softplus=_ROUNDED_ONCE,
-        silu=_ROUNDED_ONCE,
+        exp=_DOUBLE_WORD if variant == "full" else ROUNDED_ONCE,
+        ln=ROUNDED_ONCE,
+        softplus=ROUNDED_ONCE,
+        silu=ROUNDED_ONCE,
         ftz="no",
         range=_range(algorithm, variant),
     )
@@ -127,7 +127,7 @@ def model(
         op=op,
         call=_called(op, algorithm, variant, contract),
         contract=contract,
-        dtypes=_dtypes(compute),
+        dtypes=dtypes_held(compute),
         chunk=contract.structure.chunk,
         gradients=True,
         layouts=LAYOUTS.get(op, ()),
@@ -183,8 +183,8 @@ def _check(
         )
     if op in FAMILIES and (algorithm, variant) != ("sequential", "plain"):
         raise CaseInvalid(
-            f"model: {op} is computed with algorithm sequential and variant plain; "
-            f"got {algorithm!r} and {variant!r}"
+            f"model: {op} is computed with algorithm sequential and variant plain, or "
+            f"in chunks by chunk_model; got {algorithm!r} and {variant!r}"
         )
     carries = _is_chunked(algorithm) or algorithm == "sequential"
     if state is not None and (not carries or variant == "log_full"):
@@ -223,29 +223,6 @@ def _name(op: str, algorithm: str, variant: str, contract: Contract) -> str:
         if algorithm == "sequential" and contract.state_every > 1:
             parts.append(f"every_{contract.state_every}")
     return ".".join(parts)
-
-
-def _dtypes(compute: str) -> tuple[str, ...]:
-    """The storage formats whose every value is one of the compute format.
-
-    A model that computes in its storage format does not do so in 8 bits.
-    """
-    if compute == "storage":
-        held = [name for name, fmt in FORMATS.items() if fmt.bits > 8]
-    else:
-        wide = format_named("fp64" if compute == Contract().compute else compute)
-        held = [name for name, fmt in FORMATS.items() if _holds(wide, fmt)]
-    if not HAS_EXTENDED_PRECISION:
-        held = [name for name in held if name != "fp64"]
-    return tuple(held)
-
-
-def _holds(outer: Format, inner: Format) -> bool:
-    return (
-        inner.precision <= outer.precision
-        and inner.smallest_subnormal >= outer.smallest_subnormal
-        and inner.largest <= outer.largest
-    )
 
 
 def _resolved(

@@ -18,7 +18,7 @@ from scancheck.kernels.models.step_family import (
     Inputs,
     attention_pullback,
     attention_steps,
-    gate_bar,
+    log_decay_bar,
 )
 from scancheck.kernels.models.step_form import Steps
 
@@ -36,10 +36,12 @@ def per_key(g: Array) -> Array:
 
 
 def _lower(gate: Gate, arithmetic: Arithmetic, inputs: Inputs) -> Steps:
+    log_decay = gate(inputs["g"]) if "g" in inputs else None
     return attention_steps(
         arithmetic,
         inputs,
-        decay=arithmetic.exp(gate(inputs["g"])) if "g" in inputs else None,
+        decay=None if log_decay is None else arithmetic.exp(log_decay),
+        log_decay=log_decay,
         beta=inputs["beta"][..., None],
     )
 
@@ -51,7 +53,7 @@ def _pullback(
     gradients = attention_pullback(arithmetic, inputs, bars)
     gradients["beta"] = bars.beta[..., 0]
     if "g" in inputs:
-        gate = gate_bar(arithmetic, steps.decay, bars.decay)
+        gate = log_decay_bar(arithmetic, steps, bars)
         gradients["g"] = gate.reshape(inputs["g"].shape)
     return gradients
 

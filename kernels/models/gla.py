@@ -15,6 +15,7 @@ from scancheck.kernels.models.step_family import (
     attention_pullback,
     attention_steps,
     gate_bar,
+    log_decay_bar,
 )
 from scancheck.kernels.models.step_form import Steps
 
@@ -25,6 +26,7 @@ def _lower(arithmetic: Arithmetic, inputs: Inputs) -> Steps:
         arithmetic,
         inputs,
         decay=arithmetic.exp(inputs["gk"]),
+        log_decay=inputs["gk"],
         value_decay=value_decay,
     )
 
@@ -33,7 +35,7 @@ def _pullback(
     arithmetic: Arithmetic, inputs: Inputs, steps: Steps, bars: Steps
 ) -> Gradients:
     gradients = attention_pullback(arithmetic, inputs, bars)
-    gradients["gk"] = gate_bar(arithmetic, steps.decay, bars.decay)
+    gradients["gk"] = log_decay_bar(arithmetic, steps, bars)
     if "gv" in inputs:
         gradients["gv"] = gate_bar(arithmetic, steps.value_decay, bars.value_decay)
     return gradients

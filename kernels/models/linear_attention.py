@@ -20,31 +20,36 @@ from scancheck.kernels.models.step_family import (
     Inputs,
     attention_pullback,
     attention_steps,
-    gate_bar,
+    log_decay_bar,
 )
 from scancheck.kernels.models.step_form import Steps
 
-Decay = Callable[[Arithmetic, Inputs], Array | None]  # [T, B, HV, 1]
+# The decay and its logarithm, [T, B, HV, 1] each.
+Decay = Callable[[Arithmetic, Inputs], tuple[Array | None, Array | None]]
 
 
-def _one(arithmetic: Arithmetic, inputs: Inputs) -> None:
-    return None
+def _one(arithmetic: Arithmetic, inputs: Inputs) -> tuple[None, None]:
+    return None, None
 
 
-def _gate(arithmetic: Arithmetic, inputs: Inputs) -> Array:
-    return arithmetic.exp(inputs["g"])[..., None]
+def _gate(arithmetic: Arithmetic, inputs: Inputs) -> tuple[Array, Array]:
+    log_decay = inputs["g"][..., None]
+    return arithmetic.exp(log_decay), log_decay
 
 
-def _retention(arithmetic: Arithmetic, inputs: Inputs) -> Array:
-    heads = np.arange(inputs["v"].shape[2], dtype=np.float64)
-    return _constant(arithmetic.rounded(1.0 - 2.0 ** (-5.0 - heads)), inputs)
+def _retention(arithmetic: Arithmetic, inputs: Inputs) -> tuple[Array, Array]:
+    powers = 2.0 ** (-5.0 - np.arange(inputs["v"].shape[2], dtype=np.longdouble))
+    decay = arithmetic.rounded(1.0 - powers)
+    logs = arithmetic.rounded(np.log1p(-powers))
+    return _constant(decay, inputs), _constant(logs, inputs)
 
 
-def _lightning(arithmetic: Arithmetic, inputs: Inputs) -> Array:
+def _lightning(arithmetic: Arithmetic, inputs: Inputs) -> tuple[Array, Array]:
     # exp widens its argument, so that only its result is rounded into the format.
     count = inputs["v"].shape[2]
     logs = np.arange(count, dtype=np.longdouble) * np.longdouble(-8.0) / count
-    return _constant(arithmetic.exp(logs), inputs)
+    decay = arithmetic.exp(logs)
+    return _constant(decay, inputs), _constant(arithmetic.rounded(logs), inputs)
 
 
 def _constant(per_head: Array, inputs: Inputs) -> Array:
@@ -52,7 +57,8 @@ def _constant(per_head: Array, inputs: Inputs) -> Array:
 
 
 def _lower(decay: Decay, arithmetic: Arithmetic, inputs: Inputs) -> Steps:
-    return attention_steps(arithmetic, inputs, decay=decay(arithmetic, inputs))
+    w, log_w = decay(arithmetic, inputs)
+    return attention_steps(arithmetic, inputs, decay=w, log_decay=log_w)
 
 
 def _pullback(
@@ -60,7 +66,7 @@ def _pullback(
 ) -> Gradients:
     gradients = attention_pullback(arithmetic, inputs, bars)
     if "g" in inputs:
-        gradients["g"] = gate_bar(arithmetic, steps.decay, bars.decay)[..., 0]
+        gradients["g"] = log_decay_bar(arithmetic, steps, bars)[..., 0]
     return gradients
 
 

@@ -15,7 +15,7 @@ from scancheck.kernels.models.step_family import (
     Family,
     Gradients,
     Inputs,
-    gate_bar,
+    log_decay_bar,
     scaled_reads,
 )
 from scancheck.kernels.models.step_form import Steps
@@ -27,6 +27,7 @@ def _lower(arithmetic: Arithmetic, inputs: Inputs) -> Steps:
         values=inputs["v"],
         reads=scaled_reads(arithmetic, inputs["r"]),
         decay=arithmetic.exp(inputs["w"]),
+        log_decay=inputs["w"],
         bonus=np.broadcast_to(inputs["u"], inputs["k"].shape),
     )
 
@@ -39,7 +40,7 @@ def _pullback(
         "r": scaled_reads(arithmetic, bars.reads),
         "k": bars.keys,
         "v": bars.values,
-        "w": gate_bar(arithmetic, steps.decay, bars.decay),
+        "w": log_decay_bar(arithmetic, steps, bars),
         "u": sum_over_tokens(arithmetic, bars.bonus),
     }
 

@@ -11,7 +11,7 @@ from scancheck.kernels.models.step_family import (
     Family,
     Gradients,
     Inputs,
-    gate_bar,
+    log_decay_bar,
 )
 from scancheck.kernels.models.step_form import Steps
 
@@ -22,6 +22,7 @@ def _lower(arithmetic: Arithmetic, inputs: Inputs) -> Steps:
         values=inputs["v"],
         reads=inputs["r"],
         decay=arithmetic.exp(inputs["w"]),
+        log_decay=inputs["w"],
         left=inputs["b"],
         right=inputs["a"],
     )
@@ -33,7 +34,7 @@ def _pullback(
     assert bars.left is not None and bars.right is not None
     return {
         "r": bars.reads,
-        "w": gate_bar(arithmetic, steps.decay, bars.decay),
+        "w": log_decay_bar(arithmetic, steps, bars),
         "k": bars.keys,
         "v": bars.values,
         "a": bars.right,

@@ -17,8 +17,8 @@ from scancheck.kernels.models.step_family import (
     Family,
     Gradients,
     Inputs,
-    gate_bar,
     gathered,
+    log_decay_bar,
     spread,
 )
 from scancheck.kernels.models.step_form import Steps
@@ -37,11 +37,13 @@ def _step_size(
 def _lower(dt_softplus: bool, arithmetic: Arithmetic, inputs: Inputs) -> Steps:
     heads = inputs["x"].shape[2]
     _, d = _step_size(dt_softplus, arithmetic, inputs)
+    log_decay = arithmetic.mul(d, inputs["A"])[..., None]
     return Steps(
         keys=spread(inputs["B"], heads),
         values=arithmetic.mul(d[..., None], inputs["x"]),
         reads=spread(inputs["C"], heads),
-        decay=arithmetic.exp(arithmetic.mul(d, inputs["A"]))[..., None],
+        decay=arithmetic.exp(log_decay),
+        log_decay=log_decay,
     )
 
 
@@ -55,7 +57,7 @@ def _pullback(
     mul = arithmetic.mul
     groups = inputs["B"].shape[2]
     argument, d = _step_size(dt_softplus, arithmetic, inputs)
-    log_bar = gate_bar(arithmetic, steps.decay, bars.decay)[..., 0]
+    log_bar = log_decay_bar(arithmetic, steps, bars)[..., 0]
     written = ascending_sum(arithmetic, mul(bars.values, inputs["x"]), -1)
     step_bar = arithmetic.add(mul(log_bar, inputs["A"]), written)
     if dt_softplus:

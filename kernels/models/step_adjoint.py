@@ -71,6 +71,7 @@ def adjoint(
 
 def _empty(steps: Steps) -> dict[str, Array]:
     given = {field.name: getattr(steps, field.name) for field in fields(Steps)}
+    del given["log_decay"]  # the step form has the decay itself
     # A decay constant in time is a broadcast view; its cotangent is not.
     return {n: np.empty(x.shape, x.dtype) for n, x in given.items() if x is not None}
 

@@ -1,4 +1,4 @@
-"""Ops in step form as differentiable torch functions.
+"""Ops of steps as differentiable torch functions, step by step or in chunks.
 
 The forward pass keeps the read-out but no state; the backward pass computes the states
 again, to the same bits.
@@ -12,11 +12,12 @@ import numpy as np
 import torch
 from torch.autograd.function import once_differentiable
 
+from scancheck.kernels.models import chunk_form, step_adjoint, step_form
 from scancheck.kernels.models.algorithm import Algorithm
 from scancheck.kernels.models.arithmetic import Arithmetic, Array
-from scancheck.kernels.models.step_adjoint import adjoint
+from scancheck.kernels.models.chunk_frame import ChunkForm
 from scancheck.kernels.models.step_family import Family, Inputs
-from scancheck.kernels.models.step_form import Steps, outputs
+from scancheck.kernels.models.step_form import Steps
 from scancheck.kernels.models.tensors import (
     format_of,
     state_format,
@@ -24,7 +25,7 @@ from scancheck.kernels.models.tensors import (
     to_tensor,
 )
 
-Resolve = Callable[[str], tuple[Arithmetic, Algorithm]]
+Resolve = Callable[[str], tuple[Arithmetic, Algorithm | ChunkForm]]
 
 
 def run_steps(
@@ -52,7 +53,7 @@ class _StepForm(torch.autograd.Function):
         arithmetic, algorithm = resolve(storage.name)
         with np.errstate(all="ignore"):
             lowered = _lowered(arithmetic, family, given)
-            ctx.o, final = outputs(
+            ctx.o, final = _outputs(
                 arithmetic, algorithm, lowered.steps, lowered.initial
             )
             y = family.epilogue(arithmetic, lowered.inputs, ctx.o)
@@ -75,7 +76,7 @@ class _StepForm(torch.autograd.Function):
             obar, gradients = family.epilogue_pullback(
                 arithmetic, lowered.inputs, ctx.o, _by_time(arithmetic, ybar)
             )
-            bars, initial_bar = adjoint(
+            bars, initial_bar = _adjoint(
                 arithmetic,
                 algorithm,
                 lowered.steps,
@@ -96,6 +97,30 @@ class _StepForm(torch.autograd.Function):
             parts = family.state_out(_state_layout(family, initial_bar))
             gradients |= zip(_state_names(family), parts, strict=True)
             return None, None, *_gradient_tensors(family, given, gradients)
+
+
+def _outputs(
+    arithmetic: Arithmetic, form: Algorithm | ChunkForm, steps: Steps, initial: Array
+) -> tuple[Array, Array]:
+    """o and the final state, as the form has them."""
+    if isinstance(form, ChunkForm):
+        return chunk_form.outputs(arithmetic, form, steps, initial)
+    return step_form.outputs(arithmetic, form, steps, initial)
+
+
+def _adjoint(
+    arithmetic: Arithmetic,
+    form: Algorithm | ChunkForm,
+    steps: Steps,
+    initial: Array,
+    obar: Array,
+    final_bar: Array,
+) -> tuple[Steps, Array]:
+    """The cotangents of the steps and of the initial state, as the form has them."""
+    given = steps, initial, obar, final_bar
+    if isinstance(form, ChunkForm):
+        return chunk_form.adjoint(arithmetic, form, *given)
+    return step_adjoint.adjoint(arithmetic, form, *given)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

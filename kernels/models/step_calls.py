@@ -1,4 +1,4 @@
-"""The ops in step form by name, and each as a callable with the op's signature."""
+"""The ops of steps by name, and each as a callable with the op's signature."""
 
 from collections.abc import Callable
 from inspect import Parameter, Signature
@@ -6,6 +6,7 @@ from typing import Any
 
 from scancheck.kernels.models.algorithm import Algorithm
 from scancheck.kernels.models.arithmetic import Arithmetic
+from scancheck.kernels.models.chunk_frame import ChunkForm
 from scancheck.kernels.models.delta_rule import DELTA_RULE, GATED_DELTA_RULE, KDA
 from scancheck.kernels.models.gated_delta_product import GATED_DELTA_PRODUCT
 from scancheck.kernels.models.gla import GLA
@@ -42,14 +43,17 @@ SWITCHED = {"ssd": ("dt_softplus", SSD_OF_SOFTPLUS)}
 
 
 def step_call(
-    op: str, resolved: Callable[[str], tuple[Arithmetic, Algorithm]]
+    op: str,
+    resolved: Callable[[str], tuple[Arithmetic, Algorithm | ChunkForm]],
+    without: tuple[str, ...] = (),
 ) -> Callable[..., Any]:
     """The model of `op`, whose signature lists the op's tensors and switches.
 
-    `resolved` gives the arithmetic and the algorithm for a storage format.
+    `resolved` gives the arithmetic and the algorithm for a storage format; optional
+    inputs in `without` are not taken.
     """
     off, (switch, on) = FAMILIES[op], SWITCHED.get(op, (None, FAMILIES[op]))
-    signature = signature_of(op)
+    signature = signature_of(op, without)
 
     def call(**arguments: Any) -> Any:
         from scancheck.kernels.models.step_autograd import run_steps
@@ -57,14 +61,15 @@ def step_call(
         bound = signature.bind(**arguments)
         bound.apply_defaults()
         family = on if switch and bound.arguments.pop(switch) else off
-        return run_steps(resolved, family, tuple(bound.arguments.values()))
+        tensors = tuple(bound.arguments.get(name) for name in family.names)
+        return run_steps(resolved, family, tensors)
 
     call.__name__ = call.__qualname__ = op
     call.__signature__ = signature  # type: ignore[attr-defined]
     return call
 
 
-def signature_of(op: str) -> Signature:
+def signature_of(op: str, without: tuple[str, ...] = ()) -> Signature:
     """Keyword-only: the tensors of `op` in its family's order, then its switch."""
     family = FAMILIES[op]
     parameters = [
@@ -74,6 +79,7 @@ def signature_of(op: str) -> Signature:
             default=None if name in family.optional else Parameter.empty,
         )
         for name in family.names
+        if name not in without
     ]
     if op in SWITCHED:
         switch, _ = SWITCHED[op]

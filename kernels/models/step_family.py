@@ -89,6 +89,7 @@ def attention_steps(
     inputs: Inputs,
     *,
     decay: Array | None = None,
+    log_decay: Array | None = None,
     value_decay: Array | None = None,
     beta: Array | None = None,
 ) -> Steps:
@@ -99,6 +100,7 @@ def attention_steps(
         values=inputs["v"],
         reads=spread(scaled_reads(arithmetic, inputs["q"]), heads),
         decay=decay,
+        log_decay=log_decay,
         value_decay=value_decay,
         beta=beta,
     )
@@ -114,6 +116,13 @@ def attention_pullback(
         "k": gathered(arithmetic, bars.keys, groups),
         "v": bars.values,
     }
+
+
+def log_decay_bar(arithmetic: Arithmetic, steps: Steps, bars: Steps) -> Array:
+    """The cotangent of log w: as a chunk form gives it, or directly from that of w."""
+    if bars.log_decay is not None:
+        return bars.log_decay
+    return gate_bar(arithmetic, steps.decay, bars.decay)
 
 
 def gate_bar(arithmetic: Arithmetic, decay: Array | None, bar: Array | None) -> Array:

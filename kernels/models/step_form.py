@@ -33,6 +33,7 @@ class Steps:
     values: Array  # v, [T, ..., L]
     reads: Array  # r, [T, ..., K]
     decay: Array | None = None  # w, [T, ..., K], or [T, ..., 1] for all keys
+    log_decay: Array | None = None  # l of w = exp(l), for chunk forms; shaped as w
     value_decay: Array | None = None  # z, [T, ..., L]; not together with `left`
     beta: Array | None = None  # of the delta rule, [T, ..., 1]
     left: Array | None = None  # [T, ..., K], not together with beta
