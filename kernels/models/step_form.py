@@ -56,9 +56,11 @@ class Written:
 
 def at(steps: Steps, t: int) -> Steps:
     """One step, without its axis of time."""
-    taken: list[Any] = [getattr(steps, name) for name in NAMES]
-    given = [None if x is None else x[t] for x in taken]
-    return Steps(**dict(zip(NAMES, given, strict=True)))
+    taken: dict[str, Any] = {}
+    for name in NAMES:
+        x = getattr(steps, name)
+        taken[name] = None if x is None else x[t]
+    return Steps(**taken)
 
 
 def outer(arithmetic: Arithmetic, x: Array, y: Array) -> Array:
