@@ -19,6 +19,9 @@ finds the smallest such s.
 import numpy as np
 from numpy.typing import NDArray
 
+from scancheck.oracles.jit import NO_ALLOCATION, jit
+from scancheck.oracles.numbers import plain
+from scancheck.oracles.threads import share
 from scancheck.oracles.units import U64
 
 FloatArray = NDArray[np.float64]
@@ -26,6 +29,7 @@ FloatArray = NDArray[np.float64]
 # Relative distance to the largest w^2 that is kept: nearer, the sums above cancel.
 LEAST_ABOVE = 1e-9
 HALVINGS = 44
+BLOCK = 16  # keys that are summed side by side
 SMALLEST = float(np.finfo(np.float64).tiny)  # what squares may lose to underflow
 
 
@@ -67,12 +71,61 @@ def _of_decays(w: FloatArray, p: FloatArray, q: FloatArray) -> FloatArray:
     reach = (np.sqrt(top) + np.sqrt(left * (q * q).sum(-1))) ** 2
     low = top * (1.0 + LEAST_ABOVE) + SMALLEST
     high: FloatArray = np.maximum(low, reach * (1.0 + LEAST_ABOVE))
-    parts = (w * p) ** 2, w * p * q, q * q
-    for _ in range(HALVINGS):
-        middle = 0.5 * (low + high)
-        apart = 1.0 / (middle[..., None] - squares)
-        x, y, z = (np.einsum("...k,...k->...", part, apart) for part in parts)
-        # A margin for the roundings of the sums.
-        above = (left + x) * z * (1.0 + 1e-12) < (1.0 - y) ** 2
-        high, low = np.where(above, middle, high), np.where(above, low, middle)
-    return np.where(np.isfinite(reach), high, np.inf)
+    squared, xs, ys, zs = (
+        plain(part.reshape(-1, part.shape[-1]))
+        for part in (squares, (w * p) ** 2, w * p * q, q * q)
+    )
+    found = plain(high.reshape(-1))
+    bottom, rest = plain(low.reshape(-1)), plain(left.reshape(-1))
+
+    blocks = -(-squares.shape[-1] // BLOCK)
+
+    def run(begin: int, stop: int) -> None:
+        room = np.zeros((blocks + 1, 4 * BLOCK))
+        _bisect(begin, stop, squared, xs, ys, zs, bottom, rest, found, room)
+
+    share(found.size, squares.size * HALVINGS // BLOCK, run)
+    return np.where(np.isfinite(reach), found.reshape(reach.shape), np.inf)
+
+
+@jit(**NO_ALLOCATION)
+def _bisect(begin, stop, squares, xs, ys, zs, low, left, high, room):
+    """Halves [low, high] for the matrices begin..stop; high [n] stays above each norm.
+
+    squares, xs, ys, zs [n, K]: w^2, (w p)^2, w p q and q^2. BLOCK keys are summed side
+    by side, so that they are vectors; any order's roundings are within the margin.
+    room [blocks + 1, 4 BLOCK] holds zeros, which keys beyond the last one leave.
+    """
+    blocks, keys = room.shape[0] - 1, squares.shape[1]
+    sums = room[blocks]
+    for task in range(begin, stop):
+        for key in range(keys):
+            row, j = room[key // BLOCK], key % BLOCK
+            row[j], row[BLOCK + j] = squares[task, key], xs[task, key]
+            row[2 * BLOCK + j], row[3 * BLOCK + j] = ys[task, key], zs[task, key]
+        least, most, rest = low[task], high[task], left[task]
+        for _ in range(HALVINGS):
+            middle = 0.5 * (least + most)
+            for j in range(3 * BLOCK):
+                sums[j] = 0.0
+            for block in range(blocks):
+                _add(sums, room[block], middle)
+            x, y, z = 0.0, 0.0, 0.0
+            for j in range(BLOCK):
+                x, y, z = x + sums[j], y + sums[BLOCK + j], z + sums[2 * BLOCK + j]
+            # A margin for the roundings of the sums.
+            if (rest + x) * z * (1.0 + 1e-12) < (1.0 - y) ** 2:
+                most = middle
+            else:
+                least = middle
+        high[task] = most
+
+
+@jit(**NO_ALLOCATION)
+def _add(sums, row, middle):
+    """Adds a block of keys to the three sums."""
+    for j in range(BLOCK):
+        apart = 1.0 / (middle - row[j])
+        sums[j] += row[BLOCK + j] * apart
+        sums[BLOCK + j] += row[2 * BLOCK + j] * apart
+        sums[2 * BLOCK + j] += row[3 * BLOCK + j] * apart

@@ -1,7 +1,5 @@
 """Sums in ascending order, one rounded addition after another."""
 
-from typing import Any
-
 import numpy as np
 
 from scancheck.kernels.models.arithmetic import Arithmetic, Array
@@ -11,13 +9,12 @@ def ascending_sum(arithmetic: Arithmetic, x: Array, axis: int) -> Array:
     """The sum over one axis, from its first term upwards; zeros when it is empty."""
     if arithmetic.native and x.shape[axis]:
         # Running sums are rounded one addition after another too.
-        last: Any = (*(slice(None),) * (axis % x.ndim), -1)
-        total: Array = np.add.accumulate(x, axis)[last]
-        return total
+        sums: Array = np.add.accumulate(x, axis)
+        return sums.take(-1, axis)
     terms = np.moveaxis(x, axis, 0)
     if len(terms) == 0:
         return np.zeros(terms.shape[1:], x.dtype)
-    total = terms[0].copy()
+    total: Array = terms[0].copy()
     for term in terms[1:]:
         total = arithmetic.add(total, term)
     return total
