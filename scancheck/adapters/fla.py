@@ -152,7 +152,7 @@ def _kernel(row: Row) -> Kernel:
         dtypes=dtypes,
         chunk=row.chunk,
         gradients=row.gradients,
-        supports=row.tensors,
+        supports=(*row.tensors, *row.calls),
         unavailable=unavailable(row.family, row.function),
         longest=LONGEST_INTERPRETED if interpreted else None,
         note=BF16_IS_WRONG if interpreted else None,

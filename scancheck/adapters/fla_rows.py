@@ -11,6 +11,8 @@ from typing import Any
 
 CHUNK, RECURRENT = "chunk", "fused_recurrent"  # how names of functions begin
 _ALL = ("fp32", "fp16", "bf16")
+PACKED = ("cu_seqlens",)
+EITHER_WAY = (*PACKED, "reverse")
 _QKV = ("q", "k", "v")
 _RKVW = ("r", "w", "k", "v")
 
@@ -29,6 +31,7 @@ class Row:
     gradients: bool = True
     dtypes: tuple[str, ...] = _ALL
     one_to_one: bool = False  # wants as many key heads as value heads
+    calls: tuple[str, ...] = PACKED  # how it can be called beside a row each
 
     @property
     def form(self) -> str:
@@ -73,18 +76,26 @@ _HGRN: dict[str, Any] = {"names": {"b": "x"}}
 
 ROWS = (
     _chunk("linear_attn", "linear_attention", *_QKV, **_LINEAR),
-    _recurrent("linear_attn", "linear_attention", *_QKV, **_LINEAR),
+    _recurrent("linear_attn", "linear_attention", *_QKV, calls=EITHER_WAY, **_LINEAR),
     _chunk("simple_gla", "simple_gla", *_QKV, "g", one_to_one=True),
-    _recurrent("simple_gla", "simple_gla", *_QKV, "g", one_to_one=True),
+    _recurrent(
+        "simple_gla", "simple_gla", *_QKV, "g", one_to_one=True, calls=EITHER_WAY
+    ),
     _chunk("retention", "retention", *_QKV, one_to_one=True),
-    _recurrent("retention", "retention", *_QKV, one_to_one=True),
+    _recurrent("retention", "retention", *_QKV, one_to_one=True, calls=EITHER_WAY),
     _chunk("lightning_attn", "lightning_attention", *_QKV, **_LIGHTNING),
-    _recurrent("lightning_attn", "lightning_attention", *_QKV, **_LIGHTNING),
+    _recurrent(
+        "lightning_attn",
+        "lightning_attention",
+        *_QKV,
+        calls=EITHER_WAY,
+        **_LIGHTNING,
+    ),
     # The chunk form calls the gate g and has none for values.
     _chunk("gla", "gla", *_QKV, "gk", names={"gk": "g"}),
-    _recurrent("gla", "gla", *_QKV, "gk", "gv"),
+    _recurrent("gla", "gla", *_QKV, "gk", "gv", calls=EITHER_WAY),
     _chunk("rwkv6", "rwkv6", *_RKVW, "u"),
-    _recurrent("rwkv6", "rwkv6", *_RKVW, "u"),
+    _recurrent("rwkv6", "rwkv6", *_RKVW, "u", calls=EITHER_WAY),
     # The chunk form refuses fp32 by an assertion.
     _chunk("delta_rule", "delta_rule", *_QKV, "beta", one_to_one=True, dtypes=_ALL[1:]),
     _recurrent("delta_rule", "delta_rule", *_QKV, "beta", one_to_one=True),
@@ -96,6 +107,6 @@ ROWS = (
     _recurrent("kda", "kda", *_QKV, "g", "beta", gradients=False),
     _chunk("rwkv7", "rwkv7", *_RKVW, "a", "b", tokens=16, **_RWKV7),
     _recurrent("rwkv7", "rwkv7", *_RKVW, "a", "b", gradients=False, **_RWKV7),
-    _chunk("hgrn", "linear_scan", "g", "b", tokens=128, **_HGRN),
+    _chunk("hgrn", "linear_scan", "g", "b", tokens=128, calls=(), **_HGRN),
     _recurrent("hgrn", "linear_scan", "g", "b", **_HGRN),
 )

@@ -16,6 +16,7 @@ from itertools import count
 from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings, target
 from hypothesis import strategies as st
 
+from scancheck.campaign.calls import drawn_call
 from scancheck.campaign.trial import Judged, Trial
 from scancheck.case import Case, make_case
 from scancheck.kernel import Kernel
@@ -181,14 +182,21 @@ def trials(draw: st.DrawFn, domain: Domain) -> Trial:
     sizes[domain.op.time_axis] = steps
     if domain.empty and chosen("empty", [range(EMPTY_IN)]) == 0:
         sizes[draw(st.sampled_from((domain.op.time_axis, "B")))] = 0
+    called, options = drawn_call(
+        chosen,
+        domain.accepts,
+        batch=sizes["B"],
+        steps=sizes[domain.op.time_axis],
+        chunk=chunk,
+    )
     kind = draw(st.sampled_from(COTANGENT_KINDS)) if domain.gradients else None
     drawn = make_case(
         case.op,
-        sizes,
+        sizes | called,
         dtype=case.dtype,
         recipe=case.recipe,
         seed=case.seed,
-        options=dict(case.options),
+        options=dict(case.options) | options,
     )
     return Trial(case=drawn, cotangent_kind=kind)
 

@@ -44,16 +44,27 @@ def agrees(report: CaseReport, outputs: dict[str, FloatArray]) -> bool:
     """
     for spec in op_of(report.case).outputs:
         metrics = report.metrics.get(spec.name)
-        if metrics is None or not metrics.wrong.any():
-            continue
-        return tensor_agrees(
-            report.outcome.outputs[spec.name],
-            report.truth.outputs[spec.name].hi,
-            outputs[spec.name],
-            metrics,
-            report.budget.outputs[spec.name],
-        )
+        if metrics is not None and metrics.wrong.any():
+            return _output_agrees(report, spec.name, outputs)
     return False
+
+
+def agrees_wholly(report: CaseReport, outputs: dict[str, FloatArray]) -> bool:
+    """Whether every wrong output of the kernel is that of the hypothesis."""
+    wrong = [n for n, m in report.metrics.items() if m.wrong.any()]
+    return bool(wrong) and all(_output_agrees(report, n, outputs) for n in wrong)
+
+
+def _output_agrees(
+    report: CaseReport, name: str, outputs: dict[str, FloatArray]
+) -> bool:
+    return tensor_agrees(
+        report.outcome.outputs[name],
+        report.truth.outputs[name].hi,
+        outputs[name],
+        report.metrics[name],
+        report.budget.outputs[name],
+    )
 
 
 def gradients_agree(report: CaseReport, gradients: dict[str, FloatArray]) -> bool:

@@ -254,7 +254,8 @@ def _pattern_cause(
     op = op_of(report.case)
     first = op.outputs[0]
     metrics = report.metrics.get(first.name)
-    if metrics is None or place is None:
+    # Of packed sequences, those in one place of a chunk are not those in another.
+    if metrics is None or place is None or op.calling is not None:
         return "unknown", ""
     axis = first.axes.index(op.time_axis)
     for chunk in _chunks(kernel, place):

@@ -5,11 +5,16 @@ with the kernel's within the budget wherever the truth does not, the fault is na
 confidence, for any op, and no kernel source is needed.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from scancheck.checks.agreement import Explanation, agrees, singled_out
+from scancheck.checks.agreement import (
+    Explanation,
+    agrees,
+    agrees_wholly,
+    singled_out,
+)
 from scancheck.checks.calling_faults import faults_of_calling
 from scancheck.checks.carry_faults import Fault, faults_at_edges, time_first
 from scancheck.checks.compensation_faults import faults_of_compensation
@@ -52,7 +57,9 @@ def _explain_call(
     report: CaseReport, truth: Outputs, chunks: list[int]
 ) -> Explanation | None:
     """The fault of a call of several sequences; chunks of one alone say too little."""
-    found = _fitting(report, None, faults_of_calling(report, chunks))
+    faults = list(faults_of_calling(report, chunks))
+    found = _fitting(report, None, faults, agrees_wholly)
+    found = found or _fitting(report, None, faults)
     if not found:
         found = _fitting(report, None, faults_of_inputs(report, truth))
         found += _fitting(report, None, faults_of_heads(report, truth))
@@ -60,13 +67,16 @@ def _explain_call(
 
 
 def _fitting(
-    report: CaseReport, chunk: int | None, faults: Iterable[Fault]
+    report: CaseReport,
+    chunk: int | None,
+    faults: Iterable[Fault],
+    fits: Callable[[CaseReport, Outputs], bool] = agrees,
 ) -> list[Explanation]:
     """The faults whose outputs are those of the kernel."""
     return [
         Explanation(cause=cause, chunk=chunk, detail=detail)
         for cause, detail, outputs in faults
-        if agrees(report, outputs)
+        if fits(report, outputs)
     ]
 
 

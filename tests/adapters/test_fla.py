@@ -14,6 +14,7 @@ from scancheck.adapters import fla
 from scancheck.adapters.catalog import adapters
 from scancheck.adapters.fla_rows import ROWS
 from scancheck.kernel import Kernel
+from scancheck.ops.calling import ARGUMENTS
 
 KERNELS = {kernel.name: kernel for kernel in adapters() if kernel.name[:4] == "fla."}
 HERE = [kernel for kernel in KERNELS.values() if kernel.unavailable is None]
@@ -49,7 +50,7 @@ def case(kernel: Kernel, dtype: str = "fp32", heads: int = H) -> dict[str, Tenso
     """Tensors of the kernel's op: slow decays, keys of norm 1, betas in (0, 1)."""
     source = torch.Generator().manual_seed(5)
     tensors = {}
-    for name in kernel.supports or ():
+    for name in (name for name in kernel.supports or () if name not in ARGUMENTS):
         if kernel.op == "linear_scan":
             shape: tuple[Any, ...] = (B, D) if name == "initial_state" else (B, T, D)
         elif name == "g" and kernel.op != "kda":

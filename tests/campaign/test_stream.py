@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from itertools import pairwise
 
 import pytest
 from hypothesis import settings
@@ -16,6 +17,7 @@ from scancheck.campaign.stream import (
 )
 from scancheck.campaign.trial import Judged, Trial
 from scancheck.ops import op_named
+from scancheck.ops.calling import ARGUMENTS, op_of
 from scancheck.recipes import build
 from scancheck.recipes.catalog import accepts_everything, recipes_for
 from scancheck.recipes.inputs import case_sizes
@@ -155,3 +157,31 @@ def test_a_round_ends_when_the_judge_stops() -> None:
 
     run_round(domain(), 0, 0, 50, judge)
     assert len(seen) == 1
+
+
+def test_calls_of_several_sequences_are_drawn_and_can_be_built() -> None:
+    """Every way that is accepted, with empty sequences and boundaries inside chunks."""
+    accepts = accepts_everything("gated_delta_rule") | set(ARGUMENTS)
+    trials = drawn(domain("gated_delta_rule", accepts=accepts), rounds=6, size=60)
+    ways: Counter[str] = Counter()
+    lengths: set[int] = set()
+    inside = False
+    for trial in trials:
+        calling = op_of(trial.case).calling
+        if calling is None:
+            continue
+        if sum(ways.values()) < 20:
+            build(trial.case)
+        ways.update(calling.arguments)
+        if calling.cu_seqlens is not None:
+            lengths |= {b - a for a, b in pairwise(calling.cu_seqlens)}
+            inside |= any(n % 64 for n in calling.cu_seqlens[1:-1])
+    assert set(ways) == set(ARGUMENTS)
+    assert {0, 1} <= lengths
+    assert inside
+    assert 0.1 * len(trials) <= sum(ways.values()) <= 0.6 * len(trials)
+
+
+def test_kernels_of_one_sequence_get_no_call() -> None:
+    """What is not accepted is not drawn."""
+    assert all(op_of(trial.case).calling is None for trial in drawn(domain()))
