@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scancheck.ops.calling import Calling, Segment, plain, sizes_of
-from scancheck.ops.normal_form import Op, spec_of
+from scancheck.ops.normal_form import Op, spec_of, state_tensors
 from scancheck.oracles.numbers import compact, concatenate
 
 FloatArray = NDArray[np.float64]
@@ -69,7 +69,7 @@ class Call:
         """What a tensor holds of one sequence, its first step first."""
         axes = spec_of(self.op, name, values.ndim).axes
         index = [slice(None)] * values.ndim
-        if name in (self.op.state, self.op.outputs[1].name):
+        if name in state_tensors(self.op):
             index[0] = segment.states
         elif axes[0] == "B":
             index[0] = segment.rows
@@ -86,7 +86,7 @@ class Call:
             return self.constant(np.zeros(shape))
         if op.time_axis in axes:
             return self._in_time(axes, shape, pieces)
-        if name in (op.state, op.outputs[1].name):
+        if name in state_tensors(op):
             return concatenate(pieces, 0)
         total = pieces[0]
         for piece in pieces[1:]:

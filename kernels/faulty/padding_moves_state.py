@@ -10,7 +10,7 @@ from scancheck.ops.normal_form import Op
 
 def whole_rows(
     op: Op, alone: Alone, given: Given, mask: Tensor, reverse: bool
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, ...]:
     """Every place of each row; right where none is padding."""
     return by_sequence(op, alone, given, reverse=reverse)
 

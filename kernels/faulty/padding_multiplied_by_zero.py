@@ -10,7 +10,7 @@ from scancheck.ops.normal_form import Op
 
 def multiplied(
     op: Op, alone: Alone, given: Given, mask: Tensor, reverse: bool
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, ...]:
     """Gates, keys, values and beta times the mask; right where padding is finite."""
     masked = {}
     for name, x in given.items():

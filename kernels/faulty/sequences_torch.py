@@ -52,7 +52,7 @@ def as_asked(reverse: bool) -> bool:
 
 def cut_away(
     op: Op, alone: Alone, given: Given, mask: Tensor, reverse: bool
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, ...]:
     """A call of rows [B, T] with padding: each row's tokens by themselves."""
     return by_sequence(op, alone, given, reverse=reverse, attention_mask=mask)
 
@@ -67,7 +67,7 @@ class SequenceForm:
     start: Callable[[Tensor, int], Tensor] = own_state
     backwards: Callable[[bool], bool] = as_asked
     follow: Callable[[Tensor | None, Tensor], Tensor | None] = afresh
-    padded: Callable[..., tuple[Tensor, Tensor]] = cut_away
+    padded: Callable[..., tuple[Tensor, ...]] = cut_away
 
 
 FORM = SequenceForm()
@@ -82,7 +82,7 @@ def called(
     cu_seqlens: Tensor | None,
     reverse: bool,
     attention_mask: Tensor | None,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, ...]:
     """The sequence output and the final states of a call."""
     reverse = form.backwards(reverse)
     if cu_seqlens is not None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from scancheck.ops import op_named
 from scancheck.ops.calling import ARGUMENTS
-from scancheck.ops.normal_form import Op, spec_of
+from scancheck.ops.normal_form import Op, spec_of, state_inputs
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -66,7 +66,7 @@ def by_sequence(
     cu_seqlens: "Tensor | None" = None,
     reverse: bool = False,
     attention_mask: "Tensor | None" = None,
-) -> "tuple[Tensor, Tensor]":
+) -> "tuple[Tensor, ...]":
     """The sequence output, zero at padding, and the final states of all sequences."""
     import torch
 
@@ -78,23 +78,25 @@ def by_sequence(
     assert axis is not None
     batch, steps = tensors[first].shape[0], tensors[first].shape[axis]
     spans = spans_of(cu_seqlens, attention_mask, batch, steps)
-    outputs, states = [], []
+    outputs: list[Tensor] = []
+    states: list[tuple[Tensor, ...]] = []
     for span in spans or [Span(0, 0, 0, 0)]:
         part = {n: _cut(op, n, x, span, reverse) for n, x in tensors.items()}
-        output, state = call(**part, **switches)
+        output, *state = call(**part, **switches)
         outputs.append(output.flip(axis) if reverse else output)
-        states.append(state)
+        states.append(tuple(state))
     if not spans:  # no sequence, or no row: shapes are all that is left
         empty = cu_seqlens is None
-        return outputs[0][:0] if empty else outputs[0], states[0][:0]
-    final = torch.cat(states)
+        none = outputs[0][:0] if empty else outputs[0]
+        return none, *(state[:0] for state in states[0])
+    finals = [torch.cat(parts) for parts in zip(*states, strict=True)]
     if cu_seqlens is not None:
-        return torch.cat(outputs, axis), final
+        return torch.cat(outputs, axis), *finals
     rows = [
         _padded(output, axis, span.first, steps - span.stop)
         for output, span in zip(outputs, spans, strict=True)
     ]
-    return torch.cat(rows), final
+    return torch.cat(rows), *finals
 
 
 def spans_of(
@@ -138,7 +140,7 @@ def time_axis(op: Op, name: str, tensor: "Tensor") -> int | None:
 def _cut(op: Op, name: str, tensor: "Tensor", span: Span, reverse: bool) -> "Tensor":
     """What a tensor holds of one sequence, the first token first."""
     axis = time_axis(op, name, tensor)
-    if name == op.state:
+    if name in state_inputs(op):
         return tensor[span.state : span.state + 1]
     if axis is None:
         return tensor

@@ -18,7 +18,7 @@ from scancheck.checks.faulty_recurrence import Outputs
 from scancheck.checks.oracle import CaseReport
 from scancheck.ops import op_named
 from scancheck.ops.calling import Calling, called, calling_of
-from scancheck.ops.normal_form import Op, spec_of
+from scancheck.ops.normal_form import Op, spec_of, state_inputs, state_outputs
 from scancheck.oracles.called import Call
 from scancheck.oracles.engine import solve
 from scancheck.oracles.fp64 import Fp64System
@@ -103,35 +103,38 @@ def _of_states(
 ) -> Iterator[Fault]:
     """Entries of the states that belong to other sequences."""
     op = called(op_named(report.case.op), calling)
-    first, final = (spec.name for spec in op.outputs)
-    given = report.inputs.tensors.get(op.state)
-    if given is not None and len(given) > 1:
-        start = np.broadcast_to(given[:1], given.shape)
+    tensors = report.inputs.tensors
+    given = {name: tensors[name] for name in state_inputs(op) if name in tensors}
+    if given and len(offsets) > 2:
+        start = {n: np.broadcast_to(x[:1], x.shape) for n, x in given.items()}
+        rolled = {n: np.roll(x, -1, axis=0) for n, x in given.items()}
         yield (
             "sequence_state",
             "all sequences start from the initial state of the first one",
-            _as_called(report, calling, {op.state: start}),
+            _as_called(report, calling, start),
         )
         yield (
             "sequence_state",
             "each sequence starts from the initial state of the next one",
-            _as_called(report, calling, {op.state: np.roll(given, -1, axis=0)}),
+            _as_called(report, calling, rolled),
         )
     empty = [i for i, (a, b) in enumerate(pairwise(offsets)) if a == b]
     truth = {name: t.hi for name, t in report.truth.outputs.items()}
     for source in (0, None):
         # What an empty sequence hands on lands in entry 0, and its own stays zero.
-        states = truth[final].copy()
-        for i in empty:
-            if i == 0:
-                continue
-            kept = np.zeros_like(states[0])
-            if given is not None:
-                kept = given[i if source is None else source]
-            states[i], states[0] = 0.0, kept
-        if not np.array_equal(states, truth[final]):
+        moved = {}
+        for before, spec in zip(state_inputs(op), state_outputs(op), strict=True):
+            states = moved[spec.name] = truth[spec.name].copy()
+            for i in empty:
+                if i == 0:
+                    continue
+                kept = np.zeros_like(states[0])
+                if before in given:
+                    kept = given[before][i if source is None else source]
+                states[i], states[0] = 0.0, kept
+        if any(not np.array_equal(x, truth[name]) for name, x in moved.items()):
             detail = "its final state is at entry 0, where that of the first one was"
-            yield "sequence_slot", detail, {first: truth[first], final: states}
+            yield "sequence_slot", detail, truth | moved
 
 
 def _as_called(
@@ -164,14 +167,14 @@ def _running_on(
     op = called(op_named(report.case.op), calling)
     system = Fp64System()
     call = Call(op, report.inputs.tensors, system.constant, system.reduced)
-    final = op.outputs[1].name
-    left: list[FloatArray] = []
+    left: list[dict[str, FloatArray]] = []
 
     def alone(bare: Op, part: Any, bars: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         if left and goes_on(call.segments[len(left)].first):
-            part = {**part, op.state: left[-1]}
+            part = {**part, **left[-1]}
         outputs = solve(system, bare, part, report.inputs.switches).outputs
-        left.append(outputs[final].value)
+        states = zip(state_inputs(op), state_outputs(op), strict=True)
+        left.append({name: outputs[spec.name].value for name, spec in states})
         return outputs, {}
 
     outputs, _ = call.solved(alone, None)

@@ -21,7 +21,7 @@ from scancheck.checks.related import (
 )
 from scancheck.formats import FloatArray
 from scancheck.ops.calling import plain
-from scancheck.ops.normal_form import spec_of
+from scancheck.ops.normal_form import spec_of, state_inputs, state_outputs
 from scancheck.oracles.called import Call
 from scancheck.recipes.inputs import without_padding
 from scancheck.runner import execute
@@ -37,17 +37,16 @@ def neighbours(subject: Subject) -> CaseReport | None:
         return None
     kept = int(lengths.argmax())
     first, stop = calling.cu_seqlens[kept : kept + 2]
-    tensors = _poisoned(subject, slice(first, stop), slice(kept, kept + 1))
+    own = slice(kept, kept + 1)
+    tensors = _poisoned(subject, slice(first, stop), own)
     found = run_once(subject, replace(subject.inputs, tensors=tensors))
     if found.problem is not None:
         return call_failed(subject, found, "relation:neighbours")
-    sequence, final = subject.op.outputs
+    sequence = subject.op.outputs[0]
     time = sequence.axes.index(subject.op.time_axis)
     got = {}
-    for spec, axis, part in (
-        (sequence, time, slice(first, stop)),
-        (final, 0, slice(kept, kept + 1)),
-    ):
+    states = [(spec, 0, own) for spec in state_outputs(subject.op)]
+    for spec, axis, part in ((sequence, time, slice(first, stop)), *states):
         if spec.name in found.outputs:
             index = (slice(None),) * axis + (part,)
             mixed = stored_truth(subject, spec.name)
@@ -113,7 +112,7 @@ def _poisoned(subject: Subject, tokens: slice, states: slice) -> dict[str, Float
     for name, values in subject.inputs.tensors.items():
         axes = spec_of(subject.op, name, values.ndim).axes
         axis, part = None, tokens
-        if name == subject.op.state:
+        if name in state_inputs(subject.op):
             axis, part = 0, states
         elif subject.op.time_axis in axes:
             axis = axes.index(subject.op.time_axis)

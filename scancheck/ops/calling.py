@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from scancheck.case import Case
 from scancheck.errors import CaseInvalid
 from scancheck.ops import op_named
-from scancheck.ops.normal_form import Op, TensorSpec, spec_of
+from scancheck.ops.normal_form import Op, TensorSpec, spec_of, state_tensors
 
 IntArray = NDArray[np.int64]
 
@@ -226,9 +226,10 @@ def sizes_of(op: Op, tensors: Mapping[str, Any]) -> dict[str, int]:
 
 def _of_states(op: Op, old: str, new: str) -> Op:
     """The op with another first axis of its states."""
+    names = state_tensors(op)
 
     def renamed(spec: TensorSpec) -> TensorSpec:
-        if spec.name not in (op.state, op.outputs[1].name) or spec.axes[0] != old:
+        if spec.name not in names or spec.axes[0] != old:
             return spec
         return replace(spec, axes=(new, *spec.axes[1:]))
 

@@ -164,6 +164,11 @@ def state_outputs(op: Op) -> tuple[TensorSpec, ...]:
     return op.outputs[1:]
 
 
+def state_tensors(op: Op) -> frozenset[str]:
+    """The names of all that holds a state, before or after."""
+    return frozenset(state_inputs(op)) | {spec.name for spec in state_outputs(op)}
+
+
 def value_lanes(op: Op, sizes: Mapping[str, int]) -> int:
     """Lanes of a group that hold values; the normalisers of a ratio are not counted."""
     _, _, lanes = op.group_shape(sizes)
