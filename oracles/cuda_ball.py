@@ -13,8 +13,7 @@ import numpy as np
 
 from scancheck.oracles import cuda_card
 from scancheck.oracles.ball import Ball
-
-AXES = 4
+from scancheck.oracles.cuda_card import AXES
 
 
 class CudaBall(Ball):
@@ -84,6 +83,12 @@ class CudaBall(Ball):
     def _elementwise(self, operation: str, *others: Self) -> Any:
         """One operation on the entries of this ball and another, broadcast."""
         shape = np.broadcast_shapes(self.shape, *(other.shape for other in others))
+        if len(shape) > AXES:
+            return cuda_card.in_few_axes(
+                lambda x, *rest: x._elementwise(operation, *rest),
+                (self, *others),
+                shape,
+            )
         xp = cuda_card.arrays()
         value, radius = xp.empty(shape), xp.empty(shape)
         full = (1,) * (AXES - len(shape)) + shape

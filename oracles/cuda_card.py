@@ -4,7 +4,7 @@ Kernels take structs by value. Every argument is a NumPy array, whose bytes are 
 argument; kernels run on CuPy's current stream.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,15 @@ SOURCES = Path(__file__).parent / "cuda"
 EXPRESSIONS = {
     "ball_elementwise.cu": tuple(
         f"elementwise<{name}>"
-        for name in ("Add", "Multiply", "OneMinus", "Exp", "Softplus", "Sigmoid")
+        for name in (
+            "Add",
+            "Multiply",
+            "OneMinus",
+            "Exp",
+            "Softplus",
+            "Sigmoid",
+            "Reciprocal",
+        )
     ),
     "fp64_scan.cu": (
         "scan_lanes<true, false, 16>",
@@ -54,7 +62,7 @@ EXPRESSIONS = {
     ),
     "double_double_elementwise.cu": tuple(
         f"elementwise<{name}>"
-        for name in ("Add", "Multiply", "Exp", "Softplus", "Sigmoid")
+        for name in ("Add", "Multiply", "Exp", "Softplus", "Sigmoid", "Reciprocal")
     ),
     "double_double_scan.cu": (
         "scan_lanes<true, 16>",
@@ -67,6 +75,8 @@ EXPRESSIONS = {
         ),
     ),
 }
+
+AXES = 4  # of an operand of the elementwise kernels
 
 # A block for each few threads while blocks are fewer than the multiprocessors of a
 # card: each thread has a whole sequence to itself.
@@ -119,6 +129,21 @@ def launch(
     driver.launchKernel(
         kernel.ptr, blocks, 1, 1, block, 1, 1, 0, stream, addresses.ctypes.data, 0
     )
+
+
+def in_few_axes(
+    operation: Callable[..., Any], numbers: Sequence[Any], shape: tuple[int, ...]
+) -> Any:
+    """An elementwise operation on numbers of more axes than kernels take.
+
+    The first axes are taken as one; for that, what repeats along them is written out.
+    """
+    xp, last = arrays(), shape[1 - AXES :]
+
+    def folded(part: Any) -> Any:
+        return xp.broadcast_to(part, shape).reshape(-1, *last)
+
+    return operation(*(x.mapped(folded) for x in numbers)).reshape(*shape)
 
 
 def flag(value: bool) -> Argument:

@@ -13,13 +13,13 @@ import numpy as np
 
 from scancheck.oracles import cuda_card, double_double, double_word_functions
 from scancheck.oracles.cuda_ball import repeated_zero, repeated_zeros
+from scancheck.oracles.cuda_card import AXES
 from scancheck.oracles.cuda_fp64 import key_ranges
 from scancheck.oracles.double_double import DoubleDouble
 from scancheck.oracles.double_double_scan import DoubleDoubleSystem
 
 SOURCE = "double_double_scan.cu"
 KEYS = 4  # states of a thread
-AXES = 4
 STATE_AXES, LANE_AXES = (0, 2, 3), (0, 1, 3)  # of [G, K, L] and [G, T, L]
 
 OPERATIONS: dict[Any, str] = {
@@ -72,6 +72,10 @@ class CudaDoubleDouble(DoubleDouble):
     def _elementwise(self, loop: Callable[..., None], *others: Any) -> Any:
         """The kernel of a compiled loop on this number and others, broadcast."""
         shape = np.broadcast_shapes(self.shape, *(other.shape for other in others))
+        if len(shape) > AXES:
+            return cuda_card.in_few_axes(
+                lambda x, *rest: x._elementwise(loop, *rest), (self, *others), shape
+            )
         xp = cuda_card.arrays()
         out = xp.empty((3, *shape))
         full = (1,) * (AXES - len(shape)) + shape
