@@ -12,7 +12,7 @@ which a step is computed from its products, column by column and in 2-norms (num
 and a transition that is off by D moves S + dS to A S + A dS + D (S + dS).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -56,6 +56,13 @@ class Columns(NamedTuple):
     errors: FloatArray  # [G, T + 1, L]
 
 
+class Machine(NamedTuple):
+    """Where the loops of a scan run; all else is arithmetic on arrays, wherever."""
+
+    scan: Callable[..., tuple[FloatArray, FloatArray, FloatArray]]  # as `scan_here`
+    norm: Callable[[FloatArray, FloatArray, FloatArray], FloatArray]
+
+
 def gamma(count: float, u: float) -> float:
     """n u / (1 - n u), infinite from n u = 1 on (Higham 2002, section 3.1)."""
     return count * u / (1.0 - count * u) if count * u < 1.0 else np.inf
@@ -68,17 +75,18 @@ def run_columns(
     error: FloatArray,
     *,
     keep: bool,
+    machine: Machine | None = None,
 ) -> Columns:
     """The tile of `operands`; `state` [G, K, L] and `error` [G, L] are moved on.
 
     w [G, T, K or 1], p, q, k, r [G, T, K], v [G, T, L].
     """
+    machine = machine or HERE
     w, p, q, k, v, r = (operands[name] for name in "wpqkvr")
     u, keys = roundings.u, k.value.shape[2]
     p_size, q_size, k_size, r_size = (_norm(x.value) for x in (p, q, k, r))
     p_off, q_off, k_off, r_off = (_norm(x.radius) for x in (p, q, k, r))
-    w_size = np.abs(w.value).max(-1, initial=0.0)
-    w_off = w.radius.max(-1, initial=0.0)
+    w_size, w_off = np.abs(w.value).max(-1), w.radius.max(-1)
     p_top, q_top, k_top = p_size + p_off, q_size + q_off, k_size + k_off
     off = w_off + p_off * q_top + p_size * q_off
     loss = gamma(roundings.decay, u) * (w_size + w_off) + off
@@ -89,10 +97,10 @@ def run_columns(
     # Of K + 8 operations on each entry, and of the inner product times p.
     floor = roundings.eta * np.sqrt(keys) * (8.0 + keys * (1.0 + p_top))
     own += floor[..., None]
-    o, states, errors = _scan(
+    o, states, errors = machine.scan(
         (w.value, p.value, q.value, k.value, v.value, r.value),
         (
-            transition_norm(w.value, p.value, q.value),
+            machine.norm(w.value, p.value, q.value),
             loss,
             own,
             gamma(roundings.total, u) + roundings.store,
@@ -111,6 +119,7 @@ def run_back(
     roundings: Roundings,
     carry: FloatArray,
     error: FloatArray,
+    machine: Machine | None = None,
 ) -> Columns:
     """G_1 .. G_T in entries 1 .. T of states, and in entry 0 the carry out.
 
@@ -129,13 +138,15 @@ def run_back(
         "v": _shifted(bar, 0.0, first=False),
     }
     given["r"] = Known(*(np.zeros_like(part) for part in given["k"]))
-    found = run_columns(given, roundings, carry.copy(), error.copy(), keep=True)
+    found = run_columns(
+        given, roundings, carry.copy(), error.copy(), keep=True, machine=machine
+    )
     # Entry i + 1 of the turned scan is G_{T-i}; the last one is the carry.
     states, errors = found.states[:, :0:-1], found.errors[:, :0:-1]
     return Columns(found.o, found.reach, states, errors)
 
 
-def _scan(
+def scan_here(
     operands: tuple[FloatArray, ...],
     coefficients: tuple[FloatArray, FloatArray, FloatArray, float],
     reading: tuple[FloatArray, FloatArray],
@@ -170,6 +181,9 @@ def _scan(
 
     share(groups * -(-lanes // LANES), groups * steps * keys * lanes, run)
     return o, states, errors
+
+
+HERE = Machine(scan_here, transition_norm)
 
 
 def _shifted(x: Known, filler: float, *, first: bool = True) -> Known:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 SOURCES = Path(__file__).parent / "cuda"
 
+COLUMN_KEYS = (16, 32, 64, 128, 256)  # most keys of a column
 # The instances of each source.
 EXPRESSIONS = {
     "ball_elementwise.cu": tuple(
@@ -63,6 +64,10 @@ EXPRESSIONS = {
     "double_double_elementwise.cu": tuple(
         f"elementwise<{name}>"
         for name in ("Add", "Multiply", "Exp", "Softplus", "Sigmoid", "Reciprocal")
+    ),
+    "column_scan.cu": (
+        *(f"column_scan<{keys}>" for keys in COLUMN_KEYS),
+        "transition_norms",
     ),
     "double_double_scan.cu": (
         "scan_lanes<true, 16>",

@@ -8,8 +8,9 @@ where the decays do.
 from typing import Any
 
 from scancheck.ops.normal_form import Cotangents, Lowered
-from scancheck.oracles import cuda_card
+from scancheck.oracles import cuda_card, rank_one
 from scancheck.oracles.cuda_ball import CudaBall, CudaOuterProduct, exact_cuda_ball
+from scancheck.oracles.cuda_columns import CARD
 from scancheck.oracles.engine import TILE_ENTRIES, check_diagonal
 from scancheck.oracles.fp64 import contract
 from scancheck.oracles.fp64_scan import PARTS
@@ -58,8 +59,12 @@ class CudaFp64System:
 
     def forward(
         self, lowered: Lowered, state: Any, start: int, total: int, keep: bool
-    ) -> tuple[CudaBall, Any, Any]:
+    ) -> tuple[Any, Any, Any]:
         """o, the next state, and all states of the tile when `keep`."""
+        if lowered.p is not None:
+            return rank_one.forward(
+                lowered, state, keep=keep, machine=CARD, kind=CudaBall
+            )
         check_diagonal(lowered)
         moved, companions = state.copy(), self.companions and not keep
         if lowered.k is None and lowered.r is None:
@@ -81,8 +86,9 @@ class CudaFp64System:
         self.collected[:, :, start : start + found.shape[2]] = found
 
     def end(self, state: Any, total: int) -> CudaBall:
-        """The final state."""
-        return CudaBall(state[0], state[1])
+        """The final state; a rank-one transition leaves one radius for a column."""
+        xp = cuda_card.arrays()
+        return CudaBall(state[0], xp.broadcast_to(state[1], state[0].shape))
 
     def begin_adjoint(self, state: CudaBall) -> CudaBall:
         """The cotangent of the final state."""
@@ -96,8 +102,10 @@ class CudaFp64System:
         carry: CudaBall,
         start: int,
         total: int,
-    ) -> tuple[Cotangents, CudaBall]:
+    ) -> tuple[Cotangents, Any]:
         """Cotangents of the tile; products and sums over the scanned G_t."""
+        if lowered.p is not None:
+            return rank_one.adjoint(lowered, states, obar, carry, CARD, CudaBall)
         groups, keys, lanes = carry.shape
         steps = obar.shape[1]
         xp = cuda_card.arrays()
@@ -121,7 +129,8 @@ class CudaFp64System:
 
     def end_adjoint(self, carry: CudaBall) -> CudaBall:
         """The cotangent of the initial state."""
-        return carry
+        value, radius = carry.components
+        return CudaBall(value, cuda_card.arrays().broadcast_to(radius, value.shape))
 
     def reduced(self, number: CudaBall, terms: int) -> CudaBall:
         """Sums over tiles carry their own roundings."""

@@ -135,8 +135,10 @@ def _climb(
             part_cotangents = _taken(op, cotangents, taken)
         if not applies(op, part, part_cotangents is not None):
             continue
-        on_device = _on(device, rung, climb)
-        solution = on_device(op, part, switches, part_cotangents)
+        # A rank-one transition's double-doubles are taken step by step, operation by
+        # operation: too little work at a time for a card.
+        climb_there = _on(device if op.diagonal else "cpu", rung, climb)
+        solution = climb_there(op, part, switches, part_cotangents)
         for name, number in _numbers(solution).items():
             if name in open_ones:
                 where = _index(op, name, references[name].hi, taken)

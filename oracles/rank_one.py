@@ -12,7 +12,14 @@ from numpy.typing import NDArray
 
 from scancheck.ops.normal_form import Cotangents, Lowered
 from scancheck.oracles.ball import Ball
-from scancheck.oracles.columns import Columns, Known, Roundings, run_back, run_columns
+from scancheck.oracles.columns import (
+    Columns,
+    Known,
+    Machine,
+    Roundings,
+    run_back,
+    run_columns,
+)
 from scancheck.oracles.units import FLOOR, U64
 
 FloatArray = NDArray[np.float64]
@@ -21,20 +28,33 @@ ROUNDINGS = Roundings(u=U64, eta=FLOOR, decay=2, erase=3, write=2, total=2)
 
 
 def forward(
-    lowered: Lowered, state: tuple[FloatArray, ...], *, keep: bool
+    lowered: Lowered,
+    state: tuple[FloatArray, ...],
+    *,
+    keep: bool,
+    machine: Machine | None = None,
+    kind: type[Ball] = Ball,
 ) -> tuple[Ball, tuple[FloatArray, ...], Ball | None]:
-    """o, the next state, and all states of the tile when `keep`."""
+    """o, the next state, and all states of the tile when `keep`.
+
+    Balls are of a `kind`, and scans run on a `machine`, that fit where arrays are.
+    """
     s, companions = state[0].copy(), state[2]
     error = column_norms(state[1])
     operands = _operands(lowered, ("w", "p", "q", "k", "r"))
     operands["v"] = Known(*lowered.v.components)
-    found = run_columns(operands, ROUNDINGS, s, error, keep=keep)
-    states = _balls(found, s.shape) if keep else None
-    return Ball(*found.o), (s, error[:, None, :], companions), states
+    found = run_columns(operands, ROUNDINGS, s, error, keep=keep, machine=machine)
+    states = _balls(found, kind) if keep else None
+    return kind(*found.o), (s, error[:, None, :], companions), states
 
 
 def adjoint(
-    lowered: Lowered, states: Ball, obar: Ball, carry: Ball
+    lowered: Lowered,
+    states: Ball,
+    obar: Ball,
+    carry: Ball,
+    machine: Machine | None = None,
+    kind: type[Ball] = Ball,
 ) -> tuple[Cotangents, Ball]:
     """Cotangents of the tile, and the cotangent of the state before it."""
     groups, _, keys, lanes = states.shape
@@ -43,9 +63,10 @@ def adjoint(
     value, radius = carry.components
     shape = groups, keys, lanes
     error = column_norms(radius)
-    found = run_back(operands, ROUNDINGS, np.broadcast_to(value, shape), error)
-    g = _balls(found, shape)
-    back = Ball(g.value[:, 0].copy(), found.errors[:, 0, None, :].copy())
+    there = np.broadcast_to(value, shape)
+    found = run_back(operands, ROUNDINGS, there, error, machine)
+    g = _balls(found, kind)
+    back = kind(g.value[:, 0].copy(), found.errors[:, 0, None, :].copy())
     return cotangents_of(lowered, states, obar, g[:, 1:]), back
 
 
@@ -95,7 +116,7 @@ def _operands(lowered: Lowered, names: tuple[str, ...]) -> dict[str, Known]:
     return operands_of(lowered, parts)
 
 
-def _balls(found: Columns, shape: tuple[int, ...]) -> Ball:
+def _balls(found: Columns, kind: type[Ball]) -> Ball:
     """States, each entry with the norm of its column's error as its radius."""
     radius = np.broadcast_to(found.errors[:, :, None, :], found.states.shape)
-    return Ball(found.states, radius)
+    return kind(found.states, radius)

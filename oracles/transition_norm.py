@@ -16,6 +16,8 @@ the inertia of a partitioned Hermitian matrix", Linear Algebra Appl. 1, 1968). B
 finds the smallest such s.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -33,16 +35,22 @@ BLOCK = 16  # keys that are summed side by side
 SMALLEST = float(np.finfo(np.float64).tiny)  # what squares may lose to underflow
 
 
-def transition_norm(w: FloatArray, p: FloatArray, q: FloatArray) -> FloatArray:
+Square = Callable[[FloatArray, FloatArray, FloatArray], FloatArray]
+
+
+def transition_norm(
+    w: FloatArray, p: FloatArray, q: FloatArray, of_decays: Square | None = None
+) -> FloatArray:
     """An upper bound on ||diag(w) + p q^T||_2 over the last axis, of shape [...].
 
     w: [..., K or 1], p, q: [..., K]. It is within about 1e-9 of the norm, or of the
     largest |w| where that is larger; infinite where an entry is not finite, or so large
-    that its square is not.
+    that its square is not. `of_decays` bisects on a device, where arrays are there.
     """
+    of_decays = of_decays or square_of_decays
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         alike = w.shape[-1] == 1 < p.shape[-1]
-        square = _of_one_decay(w[..., 0], p, q) if alike else _of_decays(w, p, q)
+        square = _of_one_decay(w[..., 0], p, q) if alike else of_decays(w, p, q)
         norm = np.sqrt(square) * (1.0 + LEAST_ABOVE)
     return np.where(np.isfinite(norm), norm, np.inf)
 
@@ -63,7 +71,7 @@ def _of_one_decay(w: FloatArray, p: FloatArray, q: FloatArray) -> FloatArray:
     return found
 
 
-def _of_decays(w: FloatArray, p: FloatArray, q: FloatArray) -> FloatArray:
+def square_of_decays(w: FloatArray, p: FloatArray, q: FloatArray) -> FloatArray:
     """||diag(w) + p q^T||^2 by bisection."""
     w, p, q = np.broadcast_arrays(w, p, q)
     squares, left = w * w, (p * p).sum(-1)

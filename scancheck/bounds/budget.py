@@ -113,6 +113,10 @@ def _solved(
                 f"contract log: expected none for {op.name}, whose transition is not "
                 f"diagonal; got {log}"
             )
+        if device != "cpu" and has_card_budget(rules, log, cotangents is not None):
+            return solve_errors_on_card(
+                rules, op, tensors, switches, cotangents, device
+            )
         columns = RankOneErrorSystem(rules)
         stretch = stretch_of(op, tensors, gradients=cotangents is not None)
         return solve(columns, op, tensors, switches, cotangents, stretch=stretch)

@@ -16,9 +16,11 @@ from scancheck.bounds.error_system import ErrorSystem
 from scancheck.bounds.error_tile import STATE_ROWS
 from scancheck.bounds.moment_number import MomentNumber, given_number
 from scancheck.bounds.moment_system import MomentSystem
+from scancheck.bounds.rank_one_system import RankOneErrorSystem
 from scancheck.bounds.rules import Rules
 from scancheck.ops.normal_form import Lowered, Op
 from scancheck.oracles import cuda_card
+from scancheck.oracles.cuda_columns import CARD
 from scancheck.oracles.cuda_fp64 import cuda_stretch
 from scancheck.oracles.cuda_rungs import on_card
 from scancheck.oracles.engine import Solution, check_diagonal, solve
@@ -50,7 +52,7 @@ def solve_errors_on_card(
     """Error numbers of all outputs and gradients, brought back."""
     stretch = cuda_stretch(cotangents is not None)
     with on_card(device):
-        system = CardErrorSystem(rules)
+        system = CardErrorSystem(rules) if op.diagonal else CardRankOneSystem(rules)
         found = solve(system, op, tensors, switches, cotangents, stretch=stretch)
         return _brought_back(found)
 
@@ -179,6 +181,21 @@ class CardErrorSystem(ErrorSystem):
         flags = bool(self.coefficients[scan.TREES]), bool(self.coefficients[scan.COMP])
         options = ", ".join(str(flag).lower() for flag in flags)
         cuda_card.launch(SOURCE, f"{kernel}<{options}>", threads, arguments)
+
+
+class CardRankOneSystem(RankOneErrorSystem):
+    """The columns of a rank-one transition on the card."""
+
+    machine = CARD
+
+    def constant(self, values: Any) -> ErrorNumber:
+        """Stored inputs, and an op's constants, which the compute format may round."""
+        moved: ErrorNumber = _moved(exact_number(self.rules, cuda_card.on_cpu(values)))
+        return moved
+
+    def running_maximum(self, x: Any) -> Any:
+        """On the CPU, and back: the card's arrays have no such scan."""
+        return cuda_card.float64(super().running_maximum(cuda_card.on_cpu(x)))
 
 
 class CardMomentSystem(MomentSystem):

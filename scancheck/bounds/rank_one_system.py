@@ -19,6 +19,7 @@ from scancheck.ops.normal_form import Cotangents, Lowered
 from scancheck.oracles.columns import (
     Columns,
     Known,
+    Machine,
     Roundings,
     run_back,
     run_columns,
@@ -43,6 +44,7 @@ class RankOneErrorSystem(ErrorSystem):
     """
 
     alike_when_kept = True
+    machine: Machine | None = None  # where columns are scanned: here
 
     def __init__(self, rules: Rules) -> None:
         super().__init__(rules)
@@ -70,9 +72,9 @@ class RankOneErrorSystem(ErrorSystem):
 
     def begin(self, state: ErrorNumber) -> Any:
         """Columns of the initial state."""
-        value = np.array(state.value)
+        value = state.value.copy()
         error = column_norms(np.broadcast_to(state.error, value.shape))
-        return ColumnState(value, error, np.max(state.peak, 1, initial=0.0))
+        return ColumnState(value, error, state.peak.max(1))
 
     def forward(
         self, lowered: Lowered, state: ColumnState, start: int, total: int, keep: bool
@@ -82,7 +84,9 @@ class RankOneErrorSystem(ErrorSystem):
         operands = self._operands(lowered, {"k": lowered.k, "r": lowered.r})
         v = self._cast(lowered.v, self.rules.drive_cast)
         operands["v"] = _known(v)
-        found = run_columns(operands, self.roundings, value, error, keep=keep)
+        found = run_columns(
+            operands, self.roundings, value, error, keep=keep, machine=self.machine
+        )
         peak = self._peak(operands, found, state.peak)
         o, keys = found.o, value.shape[1]
         out = ErrorNumber(self.rules, o.value, np.abs(o.value), o.radius, peak)
@@ -106,8 +110,12 @@ class RankOneErrorSystem(ErrorSystem):
         reach = np.concatenate([before[:, None], found.reach], 1)
         step = reach[:, :-1] * np.maximum(q, p * q) + k * v
         whole = np.maximum(np.maximum(step, reach[:, 1:]), before[:, None])
-        peak: FloatArray = np.maximum.accumulate(whole, 1)
-        return peak
+        return self.running_maximum(whole)
+
+    def running_maximum(self, x: FloatArray) -> FloatArray:
+        """The largest entry up to each step of [G, T, L]."""
+        found: FloatArray = np.maximum.accumulate(x, 1)
+        return found
 
     def _numbers(
         self, found: Columns, peak: FloatArray, before: FloatArray
@@ -148,10 +156,12 @@ class RankOneErrorSystem(ErrorSystem):
         """Cotangents of the tile, and the columns before it."""
         operands = self._operands(lowered, {"r": lowered.r})
         operands["bar"] = _known(obar)
-        found = run_back(operands, self.roundings, carry.value, carry.error)
+        found = run_back(
+            operands, self.roundings, carry.value, carry.error, self.machine
+        )
         size = np.sqrt(np.einsum("gtkl,gtkl->gtl", found.states, found.states))
-        top = np.max(size + found.errors, 1, initial=0.0)
-        q = np.abs(operands["q"].value).sum(-1).max(-1, initial=0.0)[:, None]
+        top = (size + found.errors).max(1)
+        q = _top(np.abs(operands["q"].value).sum(-1))[:, None]
         peak = np.maximum(carry.peak, top * np.maximum(q, 1.0))
         g = self._number(found.states, found.errors, peak[:, None])
         back = ColumnState(found.states[:, 0].copy(), found.errors[:, 0].copy(), peak)
@@ -190,6 +200,12 @@ class RankOneErrorSystem(ErrorSystem):
 def _wider(number: ErrorNumber, more: FloatArray) -> ErrorNumber:
     value, magnitude, error, peak = number.components
     return number.like(value, magnitude, error + more, peak)
+
+
+def _top(x: FloatArray) -> FloatArray:
+    """The largest entry of each row of numbers that are not negative; 0 of none."""
+    found: FloatArray = x.max(-1) if x.shape[-1] else x.sum(-1)
+    return found
 
 
 def _known(number: ErrorNumber) -> Known:

@@ -16,7 +16,6 @@ from scancheck.contract import Contract
 from scancheck.formats import format_named, round_array
 from scancheck.kernel import Kernel
 from scancheck.metrics import TensorMetrics, measure
-from scancheck.ops import OPS
 from scancheck.ops.calling import op_of
 from scancheck.ops.normal_form import Op, is_algebraic, spec_of
 from scancheck.oracles.ladder import Reference, Truth, certify
@@ -34,8 +33,6 @@ FloatArray = NDArray[np.float64]
 # and 35 ms for selective_scan however small the case, and is as fast as a processor
 # between 2**16 and 2**19 entries, by the number of lanes; loading takes seconds.
 CARD_ENTRIES = 2**20
-# Ops whose oracles and budgets have kernels there: all without a rank-one transition.
-CARD_OPS = tuple(name for name, op in OPS.items() if op.diagonal)
 # Fewer independent chains than this say too little for rho and lambda (numerics 2.8).
 MIN_CHAINS = 16
 
@@ -195,8 +192,7 @@ def device_for_case(op: Op, case: Case, request: Request) -> str:
     """Where a case's oracles and budgets run: the request's device for a large one."""
     sizes = case_sizes(case)
     entries = math.prod(op.group_shape(sizes)) * sizes[op.time_axis]
-    large = entries >= CARD_ENTRIES and op.name in CARD_OPS
-    large = large and op.calling is None
+    large = entries >= CARD_ENTRIES and op.calling is None
     return request.device if large else "cpu"
 
 

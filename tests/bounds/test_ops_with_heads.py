@@ -19,6 +19,7 @@ from scancheck.oracles.fp64 import Fp64System
 
 FloatArray = NDArray[np.float64]
 SIZES = {"B": 2, "T": 37, "H": 2, "HV": 4, "K": 16, "V": 5, "P": 5, "N": 16, "G": 2}
+SIZES["M"] = 2
 # torch's exponential of a float is within two ulps, and its sums are in any order.
 CONTRACT = Contract(
     structure=Structure(kind="sequential"), exp=ErrorModel(e0=4.0, e1=0.0)

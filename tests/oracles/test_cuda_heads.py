@@ -4,24 +4,41 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from scancheck.bounds.budget import Allowance, budget_for
 from scancheck.bounds.moments import moments_for
 from scancheck.case import Case, make_case
-from scancheck.checks.oracle import CARD_OPS
 from scancheck.contract import Contract, parse_contract
+from scancheck.errors import KernelUnavailable
 from scancheck.ops import OPS
-from scancheck.oracles import cuda_card
+from scancheck.oracles import cuda_card, engine
+from scancheck.oracles.columns import HERE, Known, run_columns
+from scancheck.oracles.cuda_columns import CARD
 from scancheck.oracles.cuda_double_double import CudaDoubleDoubleSystem
 from scancheck.oracles.cuda_fp64 import CudaFp64System
 from scancheck.oracles.double_double_scan import DoubleDoubleSystem
 from scancheck.oracles.engine import solve
 from scancheck.oracles.fp64 import Fp64System
+from scancheck.oracles.rank_one import ROUNDINGS
 from scancheck.recipes.build import build
 from scancheck.recipes.inputs import cotangents
 
-SIZES = {"B": 2, "T": 21, "L": 21, "H": 2, "HV": 4, "K": 5, "V": 3, "P": 3, "N": 5}
-OTHERS = [name for name in CARD_OPS if name not in ("linear_scan", "selective_scan")]
+FloatArray = NDArray[np.float64]
+SIZES = {
+    "B": 2,
+    "T": 21,
+    "L": 21,
+    "H": 2,
+    "HV": 4,
+    "K": 5,
+    "V": 3,
+    "P": 3,
+    "N": 5,
+    "M": 2,
+}
+OTHERS = [name for name in OPS if name not in ("linear_scan", "selective_scan")]
+DIAGONAL = [name for name in OTHERS if OPS[name].diagonal]
 CONTRACTS = ("default", "structure=sequential", "structure=chunk(8,tree,sequential)")
 
 
@@ -52,11 +69,6 @@ def numbers(system: Any, name: str) -> dict[str, Any]:
     }
 
 
-def test_ops_with_heads_are_judged_there() -> None:
-    """All whose transition is diagonal."""
-    assert {name for name, op in OPS.items() if op.diagonal} == set(CARD_OPS)
-
-
 @pytest.mark.parametrize("name", OTHERS)
 def test_balls_meet_those_of_the_cpu(name: str, card: str) -> None:
     """Values within both radii, and radii that are as small."""
@@ -69,7 +81,48 @@ def test_balls_meet_those_of_the_cpu(name: str, card: str) -> None:
         assert (right.radius <= 1.5 * left.radius + 2.0**-1060).all(), tensor
 
 
-@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("keys", [1, 16, 17, 130])
+def test_columns_are_those_of_the_cpu(keys: int, card: str) -> None:
+    """Whatever the number of keys, with decays of every key and with one for all."""
+    rng = np.random.default_rng(keys)
+    groups, steps, lanes = 2, 9, 5
+    w = rng.uniform(0.5, 1.0, (groups, steps, keys))
+    p, q, k, r = rng.normal(size=(4, groups, steps, keys)) / np.sqrt(keys)
+    v = rng.normal(size=(groups, steps, lanes))
+    state = rng.normal(size=(groups, keys, lanes))
+    for decay in (w, w[:, :, :1]):
+        known = {"w": decay, "p": p, "q": q, "k": k, "r": r, "v": v}
+        given = {n: Known(x, np.abs(x) * 2.0**-50) for n, x in known.items()}
+        found = []
+        for machine in (HERE, CARD):
+            there = moved if machine is CARD else np.array
+            parts = {n: Known(*map(there, x)) for n, x in given.items()}
+            start, error = there(state), there(np.zeros((groups, lanes)))
+            columns = run_columns(
+                parts, ROUNDINGS, start, error, keep=True, machine=machine
+            )
+            found.append([*map(cuda_card.on_cpu, (*columns.o, *columns[1:]))])
+            found[-1] += [cuda_card.on_cpu(start), cuda_card.on_cpu(error)]
+        for left, right in zip(*found, strict=True):
+            assert (np.abs(left - right) <= 1e-9 * np.abs(left).max()).all()
+
+
+def moved(x: FloatArray) -> Any:
+    """A copy on the card."""
+    return cuda_card.float64(x).copy()
+
+
+def test_too_many_keys_are_refused(card: str) -> None:
+    """The argument, the limit and what came; such a case is judged on the CPU."""
+    one = moved(np.ones((1, 1, 257)))
+    known = {name: Known(one, one) for name in "wpqkr"}
+    known["v"] = Known(moved(np.ones((1, 1, 1))), moved(np.zeros((1, 1, 1))))
+    state, error = moved(np.zeros((1, 257, 1))), moved(np.zeros((1, 1)))
+    with pytest.raises(KernelUnavailable, match=r"K: expected at most 256 .* got 257"):
+        run_columns(known, ROUNDINGS, state, error, keep=False, machine=CARD)
+
+
+@pytest.mark.parametrize("name", DIAGONAL)
 def test_double_doubles_meet_those_of_the_cpu(name: str, card: str) -> None:
     """Within both radii, which are far below those of balls."""
     want, got = (
@@ -84,10 +137,21 @@ def test_double_doubles_meet_those_of_the_cpu(name: str, card: str) -> None:
         assert (right.radius <= 1.5 * left.radius + 2.0**-1060).all(), tensor
 
 
-@pytest.mark.parametrize("text", CONTRACTS)
-@pytest.mark.parametrize("name", OTHERS)
-def test_budgets_are_those_of_the_cpu(name: str, text: str, card: str) -> None:
-    """Of outputs and gradients, up to what the card's exp rounds otherwise."""
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        (name, text)
+        for name in OTHERS
+        for text in CONTRACTS
+        if OPS[name].diagonal or text == "structure=sequential"
+    ],
+)
+def test_budgets_are_those_of_the_cpu(
+    name: str, text: str, card: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over several tiles, up to what the card's exp and sums round otherwise."""
+    monkeypatch.setattr(engine, "TILE_ENTRIES", 8 * 8 * 5 * 3)
+    monkeypatch.setattr("scancheck.bounds.card.cuda_stretch", lambda gradients: 1)
     op, tensors, switches, bars = arguments(name)
     given = op, tensors, switches, parse_contract(text), "fp32", bars
     want, got = budget_for(*given), budget_for(*given, device="cuda")
@@ -104,7 +168,7 @@ def assert_alike(left: Allowance, right: Allowance, name: str) -> None:
     assert np.array_equal(left.overflows, right.overflows), name
 
 
-@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("name", DIAGONAL)
 def test_moments_are_those_of_the_cpu(name: str, card: str) -> None:
     """sqrt(v) of the outputs."""
     op, tensors, switches, _ = arguments(name)
