@@ -10,7 +10,8 @@ def ascending_sum(arithmetic: Arithmetic, x: Array, axis: int) -> Array:
     if arithmetic.native and x.shape[axis]:
         # Running sums are rounded one addition after another too.
         sums: Array = np.add.accumulate(x, axis)
-        return sums.take(-1, axis)
+        last: Array = sums.take(-1, axis)
+        return last
     terms = np.moveaxis(x, axis, 0)
     if len(terms) == 0:
         return np.zeros(terms.shape[1:], x.dtype)
