@@ -6,16 +6,23 @@ A state-element-step is one entry of the state moved on by one step. The certifi
 oracle computes the value, its radius, the companions M, W and V, and all readouts; the
 mpmath loop computes S_t = w_t S_{t-1} + k_t v_t^T alone, without a readout. Targets
 hold for the recurrence in normal form; the whole of selective_scan, with softplus, silu
-and all products around it, is told beside them.
+and all products around it, is told beside them. Ops with matrix states are measured as
+`verify` runs them, from stored tensors to references and budgets, and have a target
+forwards.
 """
 
 import sys
+from collections.abc import Callable
+from functools import partial
 
 import mpmath
 import numpy as np
 from figures import Figure, report, seconds
 from numpy.typing import NDArray
 
+from scancheck.bounds.budget import budget_for
+from scancheck.contract import Contract, Structure
+from scancheck.ops import OPS
 from scancheck.ops.linear_scan import LINEAR_SCAN
 from scancheck.ops.normal_form import Lowered
 from scancheck.ops.selective_scan import SELECTIVE_SCAN
@@ -23,9 +30,21 @@ from scancheck.oracles.ball import Ball
 from scancheck.oracles.double_double import exact_double_double
 from scancheck.oracles.double_double_scan import DoubleDoubleSystem
 from scancheck.oracles.fp64 import Fp64System, solve_fp64
+from scancheck.oracles.ladder import solve_fp64_rung
 from scancheck.oracles.tile_ball import TileBall
 
 FloatArray = NDArray[np.float64]
+
+# Ops with a matrix state, and the contracts of their budgets: tile by tile an oracle
+# forms what is lowered next while it scans, so they are long enough for several tiles.
+HEADS = {"B": 1, "T": 2048, "H": 4, "K": 64, "V": 64}
+WITH_HEADS = {
+    "linear_attention": ("unknown", "sequential"),
+    "gla": ("unknown", "sequential"),
+    "gated_delta_rule": ("sequential",),
+    "kda": ("sequential",),
+}
+GRADIENT_STEPS = 512
 
 GROUPS, STEPS, KEYS, LANES = 4, 64, 64, 64
 STATE = KEYS * LANES
@@ -125,6 +144,59 @@ def linear_seconds(B: int, T: int, D: int) -> float:
     return seconds(lambda: solve_fp64(LINEAR_SCAN, tensors, {}, companions=True), 20)
 
 
+def drawn_with_heads(name: str, steps: int) -> tuple[dict[str, FloatArray], ...]:
+    """Tensors of an op as fp32 holds them, and cotangents of its outputs."""
+    rng = np.random.default_rng(5)
+    sizes = HEADS | {"T": steps, "HV": HEADS["H"]}
+    op = OPS[name]
+
+    def normal(axes: tuple[str, ...]) -> FloatArray:
+        return rng.normal(size=[sizes[axis] for axis in axes])
+
+    given = [spec for spec in op.inputs if spec.required]
+    tensors = {spec.name: normal(spec.axes) for spec in given}
+    for gate in ("g", "gk"):
+        if gate in tensors:
+            tensors[gate] = -0.1 * np.abs(tensors[gate])
+    if "beta" in tensors:
+        tensors["beta"] = rng.uniform(size=tensors["beta"].shape)
+        tensors["k"] /= np.linalg.norm(tensors["k"], axis=-1, keepdims=True)
+    held = {name: x.astype(np.float32).astype(float) for name, x in tensors.items()}
+    return held, {spec.name: normal(spec.axes) for spec in op.outputs}
+
+
+def heads_figures() -> list[Figure]:
+    """Oracle and budgets of ops with heads, forwards and with gradients."""
+    found = []
+    for name, kinds in WITH_HEADS.items():
+        op = OPS[name]
+        for steps in (HEADS["T"], GRADIENT_STEPS):
+            tensors, bars = drawn_with_heads(name, steps)
+            forward = steps == HEADS["T"]
+            cotangents = None if forward else bars
+            sizes = HEADS | {"T": steps}
+            shape = _shape(sizes) + ("" if forward else ", gradients")
+
+            oracle = partial(solve_fp64_rung, op, tensors, {}, cotangents)
+            runs: dict[str, Callable[[], object]] = {f"certified fp64, {name}": oracle}
+            for kind in kinds:
+                contract = Contract(structure=Structure(kind=kind))
+                runs[f"budget, {name}, {kind} order"] = partial(
+                    budget_for, op, tensors, {}, contract, "fp32", cotangents
+                )
+            for label, run in runs.items():
+                found.append(
+                    Figure(
+                        name=label,
+                        shape=shape,
+                        value=_entries(sizes) / seconds(run, 5),
+                        unit="state-element-steps/s",
+                        target=5e8 if forward else None,
+                    )
+                )
+    return found
+
+
 def figures() -> list[Figure]:
     """All of them."""
     plain = mpmath_steps_per_second()
@@ -190,6 +262,7 @@ def figures() -> list[Figure]:
             unit="times",
             target=200,
         ),
+        *heads_figures(),
     ]
 
 

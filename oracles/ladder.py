@@ -105,7 +105,7 @@ def _climb(
 ) -> Truth:
     """`certify`, rung after rung while an element is open."""
     if first is None:
-        solve_first = _on(device, "fp64", _solve_fp64)
+        solve_first = _on(device, "fp64", solve_fp64_rung)
         first = solve_first(op, tensors, switches, cotangents)
     names = tuple(first.outputs)
     references = {
@@ -158,9 +158,10 @@ def _numbers(solution: Solution) -> dict[str, Any]:
     return {**solution.outputs, **solution.gradients}
 
 
-def _solve_fp64(
+def solve_fp64_rung(
     op: Op, tensors: Arrays, switches: Mapping[str, bool], cotangents: Arrays | None
 ) -> Solution:
+    """The first rung: certified fp64, its tiles as long as they may be."""
     stretch = stretch_of(op, tensors, gradients=cotangents is not None)
     return solve(Fp64System(), op, tensors, switches, cotangents, stretch=stretch)
 

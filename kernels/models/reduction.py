@@ -9,12 +9,13 @@ def ascending_sum(arithmetic: Arithmetic, x: Array, axis: int) -> Array:
     """The sum over one axis, from its first term upwards; zeros when it is empty."""
     if arithmetic.native and x.shape[axis]:
         # Running sums are rounded one addition after another too.
-        total: Array = np.add.accumulate(x, axis).take(-1, axis)
-        return total
+        sums: Array = np.add.accumulate(x, axis)
+        last: Array = sums.take(-1, axis)
+        return last
     terms = np.moveaxis(x, axis, 0)
     if len(terms) == 0:
         return np.zeros(terms.shape[1:], x.dtype)
-    total = terms[0].copy()
+    total: Array = terms[0].copy()
     for term in terms[1:]:
         total = arithmetic.add(total, term)
     return total
