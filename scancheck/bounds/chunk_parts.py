@@ -92,8 +92,8 @@ def _rows(x: FloatArray) -> FloatArray:
 def inputs_of(lowered: Lowered, rules: Rules) -> ChunkInputs:
     """The rows of a lowered chunk.
 
-    The normal form has beta k and w k of a delta rule; k and beta are taken apart here.
-    A key whose decay is zero reads nothing: there k is taken to be -p, and beta 1.
+    Those of a delta rule are k and beta; where an op gives only beta k and w k they are
+    taken apart.
     """
     r, v = _matrix(lowered.r), Matrix(lowered.v.value, lowered.v.error)
     if rules.drive_cast is not None:
@@ -106,22 +106,33 @@ def inputs_of(lowered: Lowered, rules: Rules) -> ChunkInputs:
             sigma=1.0, read=q, p=p, r=r, k=_matrix(lowered.k), v=v,
             b=Matrix(one, np.zeros_like(one)),
         )  # fmt: skip
+    if lowered.key is None:
+        k, b = _taken_apart(lowered, p, q)
+    else:
+        k = _matrix(lowered.key)
+        b = _matrix(lowered.strength)
+    return ChunkInputs(
+        sigma=-1.0, read=k, p=k, r=r, k=None, v=v, b=b
+    )  # fmt: skip
+
+
+def _taken_apart(lowered: Lowered, p: Matrix, q: Matrix) -> tuple[Matrix, Matrix]:
+    """k [G, C, K] and beta [G, C, 1] from p = -beta k and q = w k.
+
+    A key whose decay is zero reads nothing: k is taken to be -p there, and beta 1.
+    """
     w = np.broadcast_to(lowered.w.value[..., 0], q.value.shape)
     with np.errstate(divide="ignore", invalid="ignore"):
         key = np.where(w > 0.0, q.value / w, -p.value)
         off = np.where(w > 0.0, q.error / w, p.error)
         square = (key * key).sum(-1, keepdims=True)
-        b = np.where(
-            square > 0.0, -(p.value * key).sum(-1, keepdims=True) / square, 0.0
-        )
+        inner = -(p.value * key).sum(-1, keepdims=True)
+        b = np.where(square > 0.0, inner / square, 0.0)
         length = np.sqrt((p.error * p.error).sum(-1, keepdims=True))
         b_off = np.where(square > 0.0, length / np.sqrt(square), 0.0)
         # Both w k and beta k hold the error of k.
         off = np.fmin(off, np.where(b != 0.0, p.error / np.abs(b), np.inf))
-    k = Matrix(key, off)
-    return ChunkInputs(
-        sigma=-1.0, read=k, p=k, r=r, k=None, v=v, b=Matrix(b, b_off)
-    )  # fmt: skip
+    return Matrix(key, off), Matrix(b, b_off)
 
 
 def _matrix(number: ErrorNumber) -> Matrix:

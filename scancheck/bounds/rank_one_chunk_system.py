@@ -231,6 +231,9 @@ class RankOneChunkSystem(ErrorSystem):
         inverse = 1.0 / np.where(b != 0.0, b, np.inf)
         value = np.where(b != 0.0, value * inverse, along * strength.value)
         error = error * np.abs(inverse) + np.abs(along) * strength.error
+        if lowered.key is None:
+            # Of a step that forgets all, k is not known to its size.
+            error = np.where(lowered.w.value == 0.0, np.inf, error)
         return column.like(value, np.abs(value), error, peak)
 
 
@@ -250,7 +253,7 @@ def _divided(x: ErrorNumber, w: FloatArray) -> ErrorNumber:
 
 def _part(lowered: Lowered, span: slice) -> Lowered:
     """The steps `span` of a lowered tile."""
-    names = ("w", "v", "k", "r", "log_w", "p", "q")
+    names = ("w", "v", "k", "r", "log_w", "p", "q", "key", "strength")
     given = {name: getattr(lowered, name) for name in names}
     parts: dict[str, Any] = {
         name: x if x is None or x.shape[1] == 1 else x[:, span]
