@@ -14,6 +14,7 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
+from math import gcd
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -236,18 +237,22 @@ def solve(
     cotangents: Mapping[str, FloatArray] | None = None,
     *,
     stretch: int = 1,
+    multiple: int = 1,
 ) -> Solution:
     """Outputs of the op on stored tensors, and gradients where cotangents are given.
 
     `cotangents` maps output names to arrays; a missing output has cotangent zero.
-    A tile has up to `stretch` times TILE_ENTRIES state entries. Sequences that are
+    A tile has up to `stretch` times TILE_ENTRIES state entries, or `multiple` steps
+    where that is more; it starts at a multiple of so many steps. Sequences that are
     called together are solved one by one.
     """
     if op.calling is not None:
         call = Call(op, tensors, system.constant, system.reduced)
 
         def alone(bare: Op, part: Any, bars: Any) -> tuple[Any, Any]:
-            one = solve(system, bare, part, switches, bars, stretch=stretch)
+            one = solve(
+                system, bare, part, switches, bars, stretch=stretch, multiple=multiple
+            )
             return one.outputs, one.gradients
 
         outputs, gradients = call.solved(alone, cotangents)
@@ -256,7 +261,7 @@ def solve(
     with np.errstate(over="ignore", invalid="ignore"):
         if op.reads_before and not system.general:
             system = DelayedSystem(system)
-        run = _Run(system, op, tensors, switches, stretch)
+        run = _Run(system, op, tensors, switches, stretch, multiple)
         return run.forward() if cotangents is None else run.both(cotangents)
 
 
@@ -270,6 +275,7 @@ class _Run:
         tensors: Mapping[str, FloatArray],
         switches: Mapping[str, bool],
         stretch: int,
+        multiple: int,
     ) -> None:
         self.system, self.op, self.switches = system, op, dict(switches)
         self.general = system.general
@@ -288,7 +294,10 @@ class _Run:
         self.constants = {n: system.constant(v) for n, v in constants}
         self.substeps = op.substeps(self.sizes)
         self.step = max(1, groups * keys * lanes * self.substeps)
-        self.tile = max(1, min(self.total, stretch * TILE_ENTRIES // self.step))
+        # Tokens whose steps are a multiple.
+        whole = multiple // gcd(multiple, self.substeps)
+        tokens = max(1, stretch * TILE_ENTRIES // self.step // whole) * whole
+        self.tile = max(1, min(self.total, tokens))
         # The one tile with its readout and states, where nothing is run twice.
         self.whole: tuple[Tile, Any, Any] | None = None
 
