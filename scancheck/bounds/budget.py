@@ -15,6 +15,8 @@ from scancheck.bounds.card import has_card_budget, solve_errors_on_card
 from scancheck.bounds.error_number import ErrorNumber
 from scancheck.bounds.error_system import ErrorSystem
 from scancheck.bounds.log_system import LogChunkSystem
+from scancheck.bounds.matrix_products import MatrixProductSystem
+from scancheck.bounds.operands import check_matrix_products
 from scancheck.bounds.rank_one_system import RankOneErrorSystem
 from scancheck.bounds.rules import Rules, rules_for, storage_error
 from scancheck.contract import Contract, of_gradients
@@ -64,7 +66,7 @@ def budget_for(
     With a CUDA `device` scans that have kernels run there.
     Raises CaseInvalid for a log form other than ratio where a case has no log gates.
     """
-    _check_bounded(contract)
+    _check_bounded(op, contract)
     rules, backward = (
         rules_for(claim, dtype, underflow=underflow)
         for claim in (contract, of_gradients(contract))
@@ -85,16 +87,15 @@ def budget_for(
     return Budget(outputs=outputs, gradients=gradients)
 
 
-def _check_bounded(contract: Contract) -> None:
-    """Raises CaseInvalid for what contracts can say and no bound covers yet."""
-    default = Contract()
-    for name in ("operands", "accumulate", "inverse"):
-        value, known = getattr(contract, name), getattr(default, name)
-        if value != known:
-            raise CaseInvalid(
-                f"contract {name}: expected {known}, the only one whose bound is "
-                f"known so far; got {value}"
-            )
+def _check_bounded(op: Op, contract: Contract) -> None:
+    """Raises CaseInvalid for what contracts can say and no bound covers."""
+    check_matrix_products(op, contract)
+    known = Contract().inverse
+    if contract.inverse != known:
+        raise CaseInvalid(
+            f"contract inverse: expected {known}, the only one whose bound is "
+            f"known so far; got {contract.inverse}"
+        )
 
 
 def _solved(
@@ -121,6 +122,9 @@ def _solved(
     system: ErrorSystem = ErrorSystem(rules)
     if log != "none":
         system = LogChunkSystem(rules, log)
+    if rules.operand_cast is not None:
+        products = MatrixProductSystem(system, rules, factored=log == "factored")
+        return solve(products, op, tensors, switches, cotangents)
     return solve(system, op, tensors, switches, cotangents)
 
 
