@@ -51,6 +51,10 @@ class ArrayNumber:
         pairs = zip(self.components, other.components, strict=True)
         return self.like(*(np.concatenate(pair, axis) for pair in pairs))
 
+    def as_operand(self) -> Self:
+        """The number where it enters a matrix product: a kernel may round it there."""
+        return self
+
     def broadcast_to(self, shape: tuple[int, ...]) -> Self:
         """Axes of size 1 repeated."""
         return self.mapped(lambda part: np.broadcast_to(part, shape))

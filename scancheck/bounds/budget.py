@@ -15,6 +15,8 @@ from scancheck.bounds.card import has_card_budget, solve_errors_on_card
 from scancheck.bounds.error_number import ErrorNumber
 from scancheck.bounds.error_system import ErrorSystem
 from scancheck.bounds.log_system import LogChunkSystem
+from scancheck.bounds.matrix_products import MatrixProductSystem
+from scancheck.bounds.operands import check_matrix_products
 from scancheck.bounds.rank_one_chunk_system import RankOneChunkSystem
 from scancheck.bounds.rank_one_system import RankOneErrorSystem
 from scancheck.bounds.rules import Rules, rules_for, storage_error
@@ -87,16 +89,22 @@ def budget_for(
 
 
 def _check_bounded(op: Op, contract: Contract) -> None:
-    """Raises CaseInvalid for what contracts can say and no bound covers yet."""
+    """Raises CaseInvalid for what contracts can say and no bound covers."""
     default = Contract()
-    if not op.diagonal and contract.structure.kind == "chunk":
+    if op.diagonal:
+        check_matrix_products(op, contract)
+        names: tuple[str, ...] = ("inverse",)
+        why = ", whose chunks invert nothing"
+    elif contract.structure.kind == "chunk":
         return
-    for name in ("operands", "accumulate", "inverse"):
+    else:
+        names = ("operands", "accumulate", "inverse")
+        why = " but in structure=chunk(C)"
+    for name in names:
         value, known = getattr(contract, name), getattr(default, name)
         if value != known:
             raise CaseInvalid(
-                f"contract {name}: expected {known}, the only one whose bound is "
-                f"known so far; got {value}"
+                f"contract {name}: expected {known} for {op.name}{why}; got {value}"
             )
 
 
@@ -130,6 +138,9 @@ def _solved(
     system: ErrorSystem = ErrorSystem(rules)
     if log != "none":
         system = LogChunkSystem(rules, log)
+    if rules.operand_cast is not None:
+        products = MatrixProductSystem(system, rules, factored=log == "factored")
+        return solve(products, op, tensors, switches, cotangents)
     stretch = 1
     if system.in_rows:
         stretch = stretch_of(op, tensors, gradients=cotangents is not None)
@@ -151,7 +162,7 @@ def _solved_in_chunks(
             f"state before its rank-one update; got chunk({rules.structure.chunk})"
         )
     chunks = RankOneChunkSystem(rules, log, op.name)
-    stretch = stretch_of(op, gradients=cotangents is not None)
+    stretch = stretch_of(op, tensors, gradients=cotangents is not None)
     return solve(
         chunks,
         op,

@@ -200,5 +200,6 @@ def op_with_heads(
         diagonal=diagonal,
         factored=factored,
         spread_by=spread_by,
+        matrix_products=True,
         algebraic=algebraic,
     )

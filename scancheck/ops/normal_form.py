@@ -49,6 +49,7 @@ class Number(Protocol):
     def transpose(self, *axes: int) -> Self: ...
     def reshape(self, *shape: int) -> Self: ...
     def joined(self, other: Self, axis: int) -> Self: ...
+    def as_operand(self) -> Self: ...
 
 
 FloatArray = NDArray[np.float64]
@@ -152,6 +153,7 @@ class Op:
     diagonal: bool = True  # whether the transition has no rank-one part
     factored: bool = False  # no lowered field has both keys and lanes
     spread_by: tuple[str, ...] = ()  # inputs that make an exception to that
+    matrix_products: bool = False  # chunks are products of keys, queries and values
     algebraic: bool = False  # sums and products of stored values and constants alone
     constants: Callable[[Mapping[str, int]], dict[str, FloatArray]] = no_constants
     substeps: Callable[[Mapping[str, int]], int] = one_step  # steps of a tile per token
