@@ -44,7 +44,6 @@ def check_matrix_products(op: Op, contract: Contract) -> None:
     order = "" if structure.order == "any" else f" in the order {structure.order}"
     for holds, expected, got in (
         (op.matrix_products, "an op with keys, whose chunks are products", op.name),
-        (op.diagonal, "an op whose transition is diagonal", op.name),
         (
             structure.kind != "sequential" and not order,
             "structure=unknown, tree or chunk(C) in any order",

@@ -505,7 +505,7 @@ def test_operands_above_the_range_of_fp16_are_foretold(name: str, form: str) -> 
             Contract(accumulate="truncate"),
             "accumulate=truncate: expected",
         ),
-        ("delta_rule", Contract(operands="bf16"), "an op whose transition is diagonal"),
+        ("delta_rule", Contract(operands="bf16"), r"but in structure=chunk\(C\)"),
         (
             "gla",
             Contract(operands="bf16", structure=Structure(kind="sequential")),
