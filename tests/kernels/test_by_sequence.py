@@ -18,7 +18,7 @@ from scancheck.kernels.faulty.sequence_catalog import (
 from scancheck.kernels.models.catalog import SCANS, model
 from scancheck.kernels.models.step_calls import FAMILIES
 from scancheck.ops import op_named
-from scancheck.ops.normal_form import spec_of
+from scancheck.ops.normal_form import spec_of, state_inputs
 from scancheck.recipes.build import build
 from scancheck.recipes.op_rules import rules_of
 
@@ -42,7 +42,7 @@ def tensors_of(op: str, batch: int, steps: int, states: int) -> dict[str, Tensor
             op, sizes, dtype="bf16", recipe="gaussian_slow", seed=2, options=options
         )
         for name, values in build(case).tensors.items():
-            if rows == batch or name == known.state:
+            if rows == batch or name in state_inputs(known):
                 spec = spec_of(known, name, values.ndim)
                 fmt = "bf16" if spec.kind == "storage" else "fp32"
                 found[name] = to_torch(values, fmt)
@@ -54,7 +54,7 @@ def cut(op: str, tensors: dict[str, Tensor], row: int, tokens: Any, state: int) 
     known, found = op_named(op), {}
     for name, x in tensors.items():
         axes = spec_of(known, name, x.ndim).axes
-        if name == known.state:
+        if name in state_inputs(known):
             x = x[state : state + 1]
         elif known.time_axis in axes:
             x = x[row : row + 1].index_select(axes.index(known.time_axis), tokens)
@@ -74,15 +74,17 @@ def test_packed_is_each_alone(op: str, reverse: bool) -> None:
     """To the bit, forward; an empty sequence hands on its initial state."""
     call, time = model(op, "sequential", "plain").call, axis_of(op)
     tensors = tensors_of(op, 1, STEPS, 4)
-    output, final = call(**tensors, cu_seqlens=torch.tensor(OFFSETS), reverse=reverse)
+    output, *finals = call(**tensors, cu_seqlens=torch.tensor(OFFSETS), reverse=reverse)
     for i, (first, stop) in enumerate(pairwise(OFFSETS)):
         tokens = torch.arange(first, stop)
         order = tokens.flip(0) if reverse else tokens
-        alone, state = call(**cut(op, tensors, 0, order, i))
+        alone, *states = call(**cut(op, tensors, 0, order, i))
         alone = alone.flip(time) if reverse else alone
         assert torch.equal(output.index_select(time, tokens), alone)
-        assert torch.equal(final[i : i + 1], state)
-    assert torch.equal(final[0], tensors[op_named(op).state][0])
+        for final, state in zip(finals, states, strict=True):
+            assert torch.equal(final[i : i + 1], state)
+    for name, final in zip(state_inputs(op_named(op)), finals, strict=True):
+        assert torch.equal(final[0], tensors[name][0])
 
 
 @pytest.mark.parametrize("left", [False, True])
@@ -99,13 +101,14 @@ def test_padding_is_cut_away(op: str, left: bool) -> None:
         axes = spec_of(known, name, x.ndim).axes
         if known.time_axis in axes:
             x.moveaxis(axes.index(known.time_axis), 1)[~mask] = float("nan")
-    output, final = call(**tensors, attention_mask=mask)
+    output, *finals = call(**tensors, attention_mask=mask)
     assert not output.moveaxis(time, 1)[~mask].any()
     for row in range(3):
         tokens = mask[row].nonzero().flatten()
-        alone, state = call(**cut(op, tensors, row, tokens, row))
+        alone, *states = call(**cut(op, tensors, row, tokens, row))
         assert torch.equal(output[row : row + 1].index_select(time, tokens), alone)
-        assert torch.equal(final[row : row + 1], state)
+        for final, state in zip(finals, states, strict=True):
+            assert torch.equal(final[row : row + 1], state)
 
 
 @pytest.mark.parametrize("op", ["ssd", "rwkv6", "selective_scan"])

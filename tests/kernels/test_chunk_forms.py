@@ -8,7 +8,6 @@ powers that are larger than the inverse: 860 u there with three keys.
 
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from step_references import Tensors, reference
@@ -287,6 +286,10 @@ def test_impossible_models_are_refused(
 
 
 def test_shapes_of_the_reference_are_the_ops() -> None:
-    """Groups: the models are judged with more value heads than key heads."""
+    """Groups: the models are judged with more value heads than key heads.
+
+    What divides by a sum of keys, or takes several steps a token, has no chunk form.
+    """
     assert shapes("simple_gla")["v"][2] == 2 * shapes("simple_gla")["k"][2]
-    assert np.array_equal(sorted(GATES), sorted(FAMILIES))
+    others = {"gated_delta_product", "normalized_linear_attention"}
+    assert set(GATES) == set(FAMILIES) - others

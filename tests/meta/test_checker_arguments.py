@@ -266,6 +266,8 @@ def test_cotangents_count(kinds: tuple[str, str]) -> None:
 
 
 SIZES = {"linear_scan": {"T": 70, "D": 3}, "selective_scan": {"L": 70, "D": 3, "N": 2}}
+for _op in ("simple_gla", "gated_delta_rule"):
+    SIZES[_op] = {"T": 70, "H": 1, "HV": 2, "K": 4, "V": 3}
 
 
 def _case(op: str, recipe: str, **options: Any) -> Case:
@@ -279,6 +281,9 @@ GATES = _case("linear_scan", "gaussian_slow", form="g")
 SUBNORMAL = _case("linear_scan", "subnormal_state")
 DIP = _case("linear_scan", "dip_out_of_range")
 SELECTIVE = _case("selective_scan", "gaussian_slow")
+HEADS = _case("simple_gla", "gaussian_slow")
+ERASING = _case("gated_delta_rule", "gaussian_slow")
+CHUNKS = "structure=chunk(32)"  # more than one block of an inverse
 
 # Two values of each key, and a case on which they must differ.
 KEYS: list[tuple[str, str, str, Case]] = [
@@ -334,6 +339,13 @@ KEYS: list[tuple[str, str, str, Case]] = [
     ("casts", "", "casts=drive:bf16", LINEAR),
     ("casts", "casts=drive:bf16", "casts=drive:fp16", LINEAR),
     ("range", "", "range=sequential", DIP),
+    ("operands", "", "operands=bf16", HEADS),
+    ("operands", "operands=bf16", "operands=tf32", HEADS),
+    ("operands", f"{CHUNKS}", f"{CHUNKS},operands=bf16", ERASING),
+    ("accumulate", "operands=bf16", "operands=bf16,accumulate=truncate", HEADS),
+    ("accumulate", f"{CHUNKS}", f"{CHUNKS},accumulate=truncate", ERASING),
+    ("inverse", f"{CHUNKS}", f"{CHUNKS},inverse=neumann", ERASING),
+    ("inverse", f"{CHUNKS}", f"{CHUNKS},inverse=block", ERASING),
 ]
 
 

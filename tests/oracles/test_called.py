@@ -13,7 +13,7 @@ from scancheck.contract import Contract, Structure
 from scancheck.formats import FloatArray
 from scancheck.ops import OPS, op_named
 from scancheck.ops.calling import op_of
-from scancheck.ops.normal_form import Op, spec_of
+from scancheck.ops.normal_form import Op, spec_of, state_tensors
 from scancheck.oracles.engine import Solution, solve
 from scancheck.oracles.fp64 import Fp64System
 from scancheck.oracles.ladder import certify
@@ -51,7 +51,7 @@ def taken(
     found = {}
     for name, values in arrays.items():
         axes = spec_of(op, name, values.ndim).axes
-        if name in (op.state, op.outputs[1].name):
+        if name in state_tensors(op):
             values = values[states : states + 1]
         elif axes[0] == "B":
             values = values[row : row + 1]

@@ -9,12 +9,22 @@ from scancheck.recipes import build
 from scancheck.recipes.delta_keys import simplex
 
 EVERY_OP = pytest.mark.parametrize("op", DELTA_OPS)
+# Whose states are known after each step, and not after several.
+STEP_OPS = [op for op in DELTA_OPS if op != "gated_delta_product"]
+EVERY_STEP = pytest.mark.parametrize("op", STEP_OPS)
 ROUNDED = 2.0**-20  # of fp32 keys of length 1
 
 
 def keys_and_beta(recipe: str, op: str, **about: object) -> tuple[FloatArray, ...]:
-    """Keys [B, T, H, K] and strengths [B, T, HV]; those of rwkv7 from a and b."""
+    """Keys [B, T, H, K] and strengths [B, T, HV]; those of rwkv7 from a and b.
+
+    Several steps of a token are one behind the other.
+    """
     made = head_tensors(recipe, op, **about)
+    if op == "gated_delta_product":
+        return tuple(
+            made[n].reshape(len(made[n]), -1, *made[n].shape[3:]) for n in ("k", "beta")
+        )
     if op != "rwkv7":
         return made["k"], made["beta"]
     keys = -made["a"]
@@ -33,11 +43,12 @@ def test_default_keys_contract(op: str) -> None:
 @EVERY_OP
 def test_repeated_keys(op: str) -> None:
     """One key per chunk, another in the next; all four strengths by row and head."""
-    keys, beta = keys_and_beta("repeated_keys", op)
-    for start in range(0, keys.shape[1], CHUNK):
-        chunk = keys[:, start : start + CHUNK]
+    keys, beta = keys_and_beta("repeated_keys", op, steps=8 * CHUNK + 5)
+    size = keys.shape[1] // (8 * CHUNK + 5) * CHUNK  # chunks are of tokens
+    for start in range(0, keys.shape[1], size):
+        chunk = keys[:, start : start + size]
         assert (chunk == chunk[:, :1]).all()
-    assert (keys[:, CHUNK] != keys[:, 0]).any(axis=-1).all()
+    assert (keys[:, size] != keys[:, 0]).any(axis=-1).all()
     found = np.unique(np.round(beta, 6))
     assert np.allclose(found, [0.5, 1.0, 1.98, 2.0], rtol=0, atol=1e-5)
 
@@ -60,7 +71,7 @@ def test_correlated_keys(op: str) -> None:
     assert kinds == {"positive", "plane", "near"}
 
 
-@EVERY_OP
+@EVERY_STEP
 def test_orthogonal_keys_recall_what_was_written(op: str) -> None:
     """Beyond K tokens the state holds the last K values, one under each key."""
     inputs = build(head_case("orthogonal_keys_wrap", op, steps=30))
@@ -123,7 +134,7 @@ def test_unnormalised_keys(op: str, dtype: str) -> None:
     assert (strength[:, -1].max() < 2.005) or dtype == "fp32"
 
 
-@EVERY_OP
+@EVERY_STEP
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 @pytest.mark.parametrize("initial_state", [True, False])
 def test_converged_state(op: str, dtype: str, initial_state: bool) -> None:
