@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from scancheck.contract import Contract as Contract
     from scancheck.gate import verify as verify
     from scancheck.kernel import Kernel as Kernel
+    from scancheck.kernels.models.decode import decode as decode
     from scancheck.ops.custom import custom_op as custom_op
 
 __version__ = "0.1.0"
@@ -23,6 +24,7 @@ _MODULE_OF = {
     "Kernel": "scancheck.kernel",
     "capture": "scancheck.capturing",
     "custom_op": "scancheck.ops.custom",
+    "decode": "scancheck.kernels.models.decode",
     "verify": "scancheck.gate",
 }
 
@@ -33,6 +35,7 @@ __all__ = [
     "__version__",
     "capture",
     "custom_op",
+    "decode",
     "verify",
 ]
 

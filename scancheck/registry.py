@@ -20,6 +20,7 @@ from scancheck.kernels.faulty.sequence_catalog import (
 )
 from scancheck.kernels.faulty.step_catalog import step_controls, step_faulty
 from scancheck.kernels.models.catalog import models
+from scancheck.kernels.models.decode_catalog import decode_models
 from scancheck.ops.custom import CustomOp
 from scancheck.recipes.catalog import check_has_recipes, ops_with_recipes
 from scancheck.recipes.op_rules import register
@@ -38,7 +39,7 @@ def kernels() -> tuple[Kernel, ...]:
         *step_controls(),
         *sequence_controls(),
     )
-    return (*models(), *cuda(), *planted, *adapters())
+    return (*models(), *decode_models(), *cuda(), *planted, *adapters())
 
 
 def resolve_target(
