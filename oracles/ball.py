@@ -131,6 +131,21 @@ class Ball(ArrayNumber):
                 radius = np.where(least > 0.0, radius + spread, np.inf)
         return self.like(value, radius)
 
+    def maximum(self, other: Self) -> Self:
+        """The larger one; it moves by no more than either does."""
+        value = np.maximum(self.value, other.value)
+        return self.like(value, np.maximum(self.radius, other.radius))
+
+    def exceeds(self, other: Self) -> Self:
+        """1 where x > y, else 0, with a radius of 1 where the balls meet."""
+        apart = self + -other
+        meets = np.abs(apart.value) <= apart.radius * INFLATION
+        return self.like((apart.value > 0.0).astype(float), meets.astype(float))
+
+    def held(self) -> Self:
+        """The centre, of radius zero."""
+        return self.like(self.value, np.zeros_like(self.value))
+
     def sum(self, axis: int | tuple[int, ...]) -> Self:
         """The sum over axes; any order of n terms costs (n - 1) u sum |x| at most."""
         value = np.sum(self.value, axis)

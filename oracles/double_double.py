@@ -149,6 +149,36 @@ class WordNumber(ArrayNumber):
         """1 / x, with no end where zero is near."""
         return self._elementwise(self.loops.reciprocal)
 
+    def maximum(self, other: Self) -> Self:
+        """The larger one; where it is open which, the radius of their difference too.
+
+        The other one may be the larger by no more than that.
+        """
+        apart, beyond, meets = self._compared(other)
+        pairs = zip(self.components, other.components, strict=True)
+        chosen = self.like(*(np.where(beyond, *pair) for pair in pairs))
+        nothing = np.zeros(apart.shape)
+        radius = np.where(meets, apart.radius, 0.0)
+        return chosen + apart.like(nothing, nothing, radius, *apart.components[3:])
+
+    def exceeds(self, other: Self) -> Self:
+        """1 where x > y, else 0, with a radius of 1 where that is open."""
+        _, beyond, meets = self._compared(other)
+        mask = self.exactly(beyond.astype(float))
+        hi, lo, _, *others = mask.components
+        return mask.like(hi, lo, meets.astype(float), *others)
+
+    def held(self) -> Self:
+        """The leading words, of radius zero."""
+        nothing = np.zeros(self.shape)
+        return self.like(self.hi, nothing, nothing, *self.components[3:])
+
+    def _compared(self, other: Self) -> tuple[Self, Any, Any]:
+        """x - y, where it is positive, and where its sign is open."""
+        apart = self + -other
+        size = np.abs(apart.hi) * (1.0 - 2.0**-50)
+        return apart, apart.hi > 0.0, ~(size > apart.radius * INFLATION)
+
     def sum(self, axis: int | tuple[int, ...]) -> Self:
         """The sum over axes, pairwise."""
         axes = (axis,) if isinstance(axis, int) else axis

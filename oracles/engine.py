@@ -298,6 +298,10 @@ class _Run:
         whole = multiple // gcd(multiple, self.substeps)
         tokens = max(1, stretch * TILE_ENTRIES // self.step // whole) * whole
         self.tile = max(1, min(self.total, tokens))
+        self.running: dict[str, Any] = {}
+        if op.running is not None:
+            self.running = op.running.find(self.everything)
+            self.time_axis |= dict.fromkeys(op.running.names, 1)
         # The one tile with its readout and states, where nothing is run twice.
         self.whole: tuple[Tile, Any, Any] | None = None
 
@@ -305,6 +309,11 @@ class _Run:
         """Half-open ranges of steps."""
         edges = [*range(0, self.total, self.tile), self.total]
         return list(pairwise(edges))
+
+    @property
+    def everything(self) -> dict[str, Any]:
+        """All inputs, switches, constants and running numbers, whole."""
+        return self.switches | self.constants | self.inputs | self.running
 
     @property
     def steps(self) -> int:
@@ -315,10 +324,10 @@ class _Run:
         """The index of the tile's first step, and the number of steps."""
         return tile.start * self.substeps, self.steps
 
-    def slice(self, values: Mapping[str, Any], start: int, stop: int) -> dict[str, Any]:
+    def slice(self, start: int, stop: int) -> dict[str, Any]:
         """The tile of the inputs; those without time whole; beside them the rest."""
         tile: dict[str, Any] = self.switches | self.constants
-        for name, value in values.items():
+        for name, value in (self.inputs | self.running).items():
             axis = self.time_axis.get(name)
             index = (slice(None),) * (axis or 0) + (slice(start, stop),)
             tile[name] = value if axis is None else value[index].mapped(compact)
@@ -326,7 +335,7 @@ class _Run:
 
     def lower(self, into: deque[Tile], span: tuple[int, int], carry: Any) -> None:
         """Appends the lowered tile of these steps."""
-        inputs = self.slice(self.inputs, *span)
+        inputs = self.slice(*span)
         lowered, after = self.op.lower(inputs, carry)
         run = lowered
         if is_foldable(lowered) and not self.general:
@@ -350,7 +359,8 @@ class _Run:
         parts = self.op.state_out(state, self.sizes)
         if not isinstance(parts, tuple):
             parts = (parts,)
-        return dict(zip(names, parts, strict=True))
+        # A running number may be a further part.
+        return dict(zip(names, parts, strict=self.op.running is None))
 
     def zeros(self, name: str) -> Any:
         """A tensor of the op, of zeros."""
@@ -402,8 +412,11 @@ class _Run:
             job()
         if joined.number is None:
             joined.put(0, self.zeros(sequence.name))
-        names = (spec.name for spec in state_outputs(self.op))
+        names = [spec.name for spec in state_outputs(self.op)]
         last = self.parts_of(names, self.system.end(state, self.steps))
+        if self.op.running is not None:
+            made = self.op.running.final(self.everything, tuple(last.values()))
+            last = dict(zip(names, made, strict=True))
         return {**last, sequence.name: joined.number}
 
     def again(
@@ -423,6 +436,11 @@ class _Run:
         ybar_all, axis = self._sequence_cotangent(cotangents)
         finals = [spec.name for spec in state_outputs(self.op)]
         given = {n: self.system.constant(x) for n, x in cotangents.items()}
+        running_bars: dict[str, Any] = {}
+        if self.op.running is not None:
+            ends = tuple(given[n] if n in given else self.zeros(n) for n in finals)
+            parts, running_bars = self.op.running.final_pullback(self.everything, ends)
+            given = dict(zip(finals, parts, strict=True))
         last = self.state_of(finals, given)
         back = self.system.begin_adjoint(last)
         joined: dict[str, Joined[Any]] = {}
@@ -450,9 +468,13 @@ class _Run:
         terms = self.steps * self.sizes.get("B", 1)
         out |= {n: self.system.reduced(total, terms) for n, total in totals.items()}
         states = state_inputs(self.op)
+        found: dict[str, Any] = {}
         if any(name in self.inputs for name in states):
             found = self.parts_of(states, self.system.end_adjoint(back))
-            out |= {name: bar for name, bar in found.items() if name in self.inputs}
+        if self.op.running is not None:
+            running_bars |= {n: out.pop(n) for n in self.op.running.names if n in out}
+            out |= self.op.running.pullback(self.everything, running_bars)
+        out |= {name: bar for name, bar in found.items() if name in self.inputs}
         for name, values in self.inputs.items():
             if name not in out:
                 out[name] = self.system.constant(np.zeros(values.shape))

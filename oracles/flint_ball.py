@@ -69,6 +69,20 @@ class FlintBall(ArrayNumber):
         """1 / x, a NaN where the ball holds zero."""
         return self._mapped(lambda x: 1 / x)
 
+    def maximum(self, other: Self) -> Self:
+        """The larger one."""
+        larger = np.frompyfunc(lambda x, y: x.max(y), 2, 1)
+        values = larger(self.components[0], other.components[0])
+        return self.like(np.asarray(values, dtype=object))
+
+    def exceeds(self, other: Self) -> Self:
+        """1 where x > y, 0 where not, and all between where that is open."""
+        return (self + -other)._mapped(_sign)
+
+    def held(self) -> Self:
+        """The centre, of radius zero."""
+        return self._mapped(lambda x: x.mid())
+
     def sum(self, axis: int | tuple[int, ...]) -> Self:
         """The sum over axes."""
         return self.like(np.asarray(self.components[0].sum(axis), dtype=object))
@@ -76,6 +90,15 @@ class FlintBall(ArrayNumber):
     def _mapped(self, function: Callable[[Any], Any]) -> Self:
         values = np.frompyfunc(function, 1, 1)(self.components[0])
         return self.like(np.asarray(values, dtype=object))
+
+
+def _sign(apart: Any) -> Any:
+    """1 for a ball above zero, 0 for one that is not, else both."""
+    import flint
+
+    if apart > 0:
+        return flint.arb(1)
+    return flint.arb(0) if apart <= 0 else flint.arb(0.5, 0.5)
 
 
 class FlintSystem(GenericSystem):

@@ -84,6 +84,18 @@ class MpNumber(ArrayNumber):
         """1 / x, with no end where zero is within the radius."""
         return self._elementwise(_reciprocal)
 
+    def maximum(self, other: Self) -> Self:
+        """The larger one; it moves by no more than either does."""
+        return self._elementwise(_maximum, other)
+
+    def exceeds(self, other: Self) -> Self:
+        """1 where x > y, else 0, with a radius of 1 where that is open."""
+        return self._elementwise(_exceeds, other)
+
+    def held(self) -> Self:
+        """The value, of radius zero."""
+        return self.like(self.components[0], self._one().components[1])
+
     def sum(self, axis: int | tuple[int, ...]) -> Self:
         """The sum over axes, one term after the other."""
         axes = (axis,) if isinstance(axis, int) else axis
@@ -169,6 +181,18 @@ def _reciprocal(bits: int, x: Raw, xr: Raw) -> Pair:
         return z, own
     least = libmp.mpf_mul(size, libmp.mpf_sub(size, xr, *DOWN), *DOWN)
     return z, _sum(libmp.mpf_div(xr, least, *UP), own)
+
+
+def _maximum(bits: int, x: Raw, xr: Raw, y: Raw, yr: Raw) -> Pair:
+    """The larger value and the larger radius."""
+    return x if libmp.mpf_gt(x, y) else y, xr if libmp.mpf_gt(xr, yr) else yr
+
+
+def _exceeds(bits: int, x: Raw, xr: Raw, y: Raw, yr: Raw) -> Pair:
+    """1 for x > y, else 0; a radius of 1 unless |x - y| > xr + yr."""
+    apart = libmp.mpf_abs(libmp.mpf_sub(x, y))
+    clear = libmp.mpf_gt(apart, _sum(xr, yr))
+    return ONE if libmp.mpf_gt(x, y) else ZERO, ZERO if clear else ONE
 
 
 def _exp(bits: int, x: Raw, xr: Raw) -> Pair:

@@ -58,6 +58,7 @@ class _StepForm(torch.autograd.Function):
             )
             y = family.epilogue(arithmetic, lowered.inputs, ctx.o)
             parts = family.state_out(_state_layout(family, final))
+            parts += family.further_final(arithmetic, lowered.inputs)
             return (
                 to_tensor(storage, y.swapaxes(0, 1)),
                 *(to_tensor(state_format(storage), part) for part in parts),
@@ -76,17 +77,14 @@ class _StepForm(torch.autograd.Function):
             obar, gradients = family.epilogue_pullback(
                 arithmetic, lowered.inputs, ctx.o, _by_time(arithmetic, ybar)
             )
+            of_parts = [arithmetic.lift(to_array(bar)) for bar in final_bars]
             bars, initial_bar = _adjoint(
                 arithmetic,
                 algorithm,
                 lowered.steps,
                 lowered.initial,
                 obar,
-                _state(
-                    family,
-                    np.zeros_like(lowered.initial),
-                    *(arithmetic.lift(to_array(bar)) for bar in final_bars),
-                ),
+                _state(family, np.zeros_like(lowered.initial), *of_parts),
             )
             of_steps = family.lower_pullback(
                 arithmetic, lowered.inputs, lowered.steps, bars
@@ -95,7 +93,10 @@ class _StepForm(torch.autograd.Function):
                 known = gradients.get(name)
                 gradients[name] = x if known is None else arithmetic.add(x, known)
             parts = family.state_out(_state_layout(family, initial_bar))
-            gradients |= zip(_state_names(family), parts, strict=True)
+            # Further parts of a state, which S does not have, come from `finish`.
+            gradients |= zip(_state_names(family), parts, strict=False)
+            further = tuple(of_parts[len(parts) :])
+            gradients = family.finish(arithmetic, lowered.inputs, gradients, further)
             return None, None, *_gradient_tensors(family, given, gradients)
 
 

@@ -16,6 +16,7 @@ from scancheck.kernels.models.linear_attention import (
     RETENTION,
     SIMPLE_GLA,
 )
+from scancheck.kernels.models.mlstm import MLSTM
 from scancheck.kernels.models.normalized_linear_attention import (
     NORMALIZED_LINEAR_ATTENTION,
 )
@@ -37,6 +38,7 @@ FAMILIES = {
     "gated_delta_product": GATED_DELTA_PRODUCT,
     "kda": KDA,
     "rwkv7": RWKV7,
+    "mlstm": MLSTM,
 }
 # Of an op with a switch: its name, and the family where it is on.
 SWITCHED = {"ssd": ("dt_softplus", SSD_OF_SOFTPLUS)}

@@ -35,6 +35,21 @@ def only_part(state: Array) -> tuple[Array, ...]:
     return (state,)
 
 
+def no_more(arithmetic: Arithmetic, inputs: Inputs) -> tuple[Array, ...]:
+    """A final state that is S alone."""
+    return ()
+
+
+def as_they_are(
+    arithmetic: Arithmetic,
+    inputs: Inputs,
+    gradients: Gradients,
+    bars: tuple[Array, ...],
+) -> Gradients:
+    """Gradients that nothing is left to do to."""
+    return gradients
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
     """An op on the step form, in model arithmetic.
@@ -43,7 +58,9 @@ class Family:
     o [T, ..., L]; `epilogue_pullback(arithmetic, inputs, o, ybar)` gives obar and
     gradients, to which those of `lower_pullback(arithmetic, inputs, steps, bars)` add.
     `state_in(zeros, part, ...)` puts a state [..., K, L] together, an absent part being
-    None; `state_out(state)` takes it apart.
+    None; `state_out(state)` takes it apart. Parts of the final state that are not in S
+    come from `further_final(arithmetic, inputs)`, and `finish(arithmetic, inputs,
+    gradients, bars)` gets all gradients with the cotangents of those parts.
     """
 
     names: tuple[str, ...]  # inputs; the first has the storage format
@@ -59,6 +76,10 @@ class Family:
     further_state: tuple[str, ...] = ()  # those with its further parts
     state_in: Callable[..., Array] = one_part
     state_out: Callable[[Array], tuple[Array, ...]] = only_part
+    further_final: Callable[[Arithmetic, Inputs], tuple[Array, ...]] = no_more
+    finish: Callable[[Arithmetic, Inputs, Gradients, tuple[Array, ...]], Gradients] = (
+        as_they_are
+    )
     value_major: bool = False  # states are [..., V, K] in the op's layout
 
 

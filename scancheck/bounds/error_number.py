@@ -184,6 +184,31 @@ class ErrorNumber(ArrayNumber):
             e = e + (self.rules.u * (m + e) + self.rules.eta)
         return self._new(value, m, e, self.peak)
 
+    def maximum(self, other: Self) -> Self:
+        """The larger one; where either may be, the larger of magnitudes and errors."""
+        beyond, meets = self._compared(other)
+        value = np.maximum(self.value, other.value)
+        m, e = (
+            np.where(meets, np.maximum(x, y), np.where(beyond, x, y))
+            for x, y in zip(self.components[1:3], other.components[1:3], strict=True)
+        )
+        terms = max(self.terms, other.terms)
+        return self._new(value, m, e, self.peak, other.peak, terms=terms)
+
+    def exceeds(self, other: Self) -> Self:
+        """1 where x > y, else 0; a kernel may decide otherwise where errors meet."""
+        beyond, meets = (x.astype(float) for x in self._compared(other))
+        return self._new(beyond, np.maximum(beyond, meets), meets)
+
+    def held(self) -> Self:
+        """The value as a kernel may be given it."""
+        return self.like(*exact_number(self.rules, self.value).components)
+
+    def _compared(self, other: Self) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Where x > y, and where the computed values may be in another order."""
+        apart = self.value - other.value
+        return apart > 0.0, ~(np.abs(apart) > self.error + other.error)
+
     def joined(self, other: Self, axis: int) -> Self:
         """The entries of another number behind its own, along an axis."""
         both = super().joined(other, axis)

@@ -110,6 +110,21 @@ class MomentNumber(ArrayNumber):
             value = 1.0 / self.value
         return self._function(value, value**2, np.full_like(value, self.rules.u))
 
+    def maximum(self, other: Self) -> Self:
+        """The larger one, as if it were clear which."""
+        beyond = self.value > other.value
+        pairs = zip(self.components, other.components, strict=True)
+        return self.like(*(np.where(beyond, *pair) for pair in pairs))
+
+    def exceeds(self, other: Self) -> Self:
+        """1 where x > y, else 0."""
+        beyond = (self.value > other.value).astype(float)
+        return self.like(beyond, np.zeros_like(beyond))
+
+    def held(self) -> Self:
+        """The value as a kernel may be given it."""
+        return self.like(*given_number(self.rules, self.value).components)
+
     def _function(self, value: FloatArray, slope: FloatArray, own: FloatArray) -> Self:
         moment = slope**2 * self.moment + (own * value) ** 2
         return self.like(value, moment + 2 * self.rules.eta**2)

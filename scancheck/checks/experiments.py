@@ -221,6 +221,7 @@ def _gradient_cause(report: CaseReport, check: Check) -> tuple[str, str]:
     if found is not None:
         return found.cause, found.detail
     gates = {"a", "g", "gk", "gv", "w", "delta", "dt", "A", "delta_bias", "dt_bias"}
+    gates |= {"f", "i"}
     if wrong and wrong <= gates:
         return "gate_gradient", f"wrong: {', '.join(sorted(wrong))}"
     if wrong and wrong <= {*state_inputs(op)}:

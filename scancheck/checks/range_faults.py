@@ -90,7 +90,10 @@ def _decays(report: CaseReport, chunk: int) -> Iterator[tuple[str, str, Mask]]:
     given = report.inputs.tensors | op.constants(case_sizes(report.case))
     tile: dict[str, Any] = {n: system.constant(v) for n, v in given.items()}
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-        lowered, _ = op.lower(tile | dict(report.inputs.switches), None)
+        tile |= dict(report.inputs.switches)
+        if op.running is not None:
+            tile |= op.running.find(tile)
+        lowered, _ = op.lower(tile, None)
         if lowered.log_w is not None:
             log_w = lowered.log_w.value
         else:

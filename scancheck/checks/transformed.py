@@ -31,6 +31,7 @@ FloatArray = NDArray[np.float64]
 
 PADDED = 5  # tokens of padding
 SHUT = -256.0  # softplus of it, with any ordinary bias, is no step at all
+UNHEARD = -30000.0  # an input gate that writes nothing, whatever the maximum is
 POWER = 3  # exponent of the scale
 DRIVES = {"linear_scan": "b", "selective_scan": "u", "ssd": "x"}  # of others: v
 READS = ("C", "q", "r")  # readouts: a sum over states
@@ -47,6 +48,7 @@ IDENTITY: dict[str, dict[str, float]] = {
     "gated_delta_product": {"g": 0.0, "beta": 0.0},
     "kda": {"g": 0.0, "beta": 0.0},
     "rwkv7": {"w": 0.0, "b": 0.0, "v": 0.0},
+    "mlstm": {"f": -SHUT, "i": UNHEARD},
 }
 STEPS = {"selective_scan": ("u", "delta"), "ssd": ("x", "dt")}  # drive and step size
 # Logarithms of drives are taken in none of these; in the others they are or may be.

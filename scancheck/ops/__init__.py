@@ -9,6 +9,7 @@ from scancheck.ops.kda import KDA
 from scancheck.ops.lightning_attention import LIGHTNING_ATTENTION
 from scancheck.ops.linear_attention import LINEAR_ATTENTION
 from scancheck.ops.linear_scan import LINEAR_SCAN
+from scancheck.ops.mlstm import MLSTM
 from scancheck.ops.normal_form import Op
 from scancheck.ops.normalized_linear_attention import NORMALIZED_LINEAR_ATTENTION
 from scancheck.ops.retention import RETENTION
@@ -36,6 +37,7 @@ OPS = {
         GATED_DELTA_PRODUCT,
         KDA,
         RWKV7,
+        MLSTM,
     )
 }
 

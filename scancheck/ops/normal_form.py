@@ -45,6 +45,9 @@ class Number(Protocol):
     def silu(self) -> Self: ...
     def silu_slope(self) -> Self: ...
     def reciprocal(self) -> Self: ...
+    def maximum(self, other: Self) -> Self: ...
+    def exceeds(self, other: Self) -> Self: ...  # 1 or 0; both where it is open
+    def held(self) -> Self: ...  # its value as if it were given
     def sum(self, axis: int | tuple[int, ...]) -> Self: ...
     def transpose(self, *axes: int) -> Self: ...
     def reshape(self, *shape: int) -> Self: ...
@@ -119,6 +122,26 @@ def no_constants(sizes: Mapping[str, int]) -> dict[str, FloatArray]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Running:
+    """Numbers of each token that hang on all tokens before it, and are no state.
+
+    They are found once, from all inputs, and stand in every tile, each [B, T, H].
+    `final` makes the parts of the final state from those that `state_out` gives, and
+    `final_pullback(everything, bars)` gives the cotangents of those, and those of
+    running numbers by name. `pullback(everything, bars)` goes from the cotangents of
+    running numbers, and whatever else a tile gives under `names`, to gradients.
+    """
+
+    names: tuple[str, ...]  # of all of them and their cotangents
+    find: Callable[[Tensors], dict[str, Any]]
+    pullback: Callable[[Tensors, dict[str, Any]], dict[str, Any]]
+    final: Callable[[Tensors, tuple[Any, ...]], tuple[Any, ...]]
+    final_pullback: Callable[
+        [Tensors, tuple[Any, ...]], tuple[tuple[Any, ...], dict[str, Any]]
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Op:
     """What is to be computed, with no word on precision.
 
@@ -158,6 +181,7 @@ class Op:
     constants: Callable[[Mapping[str, int]], dict[str, FloatArray]] = no_constants
     substeps: Callable[[Mapping[str, int]], int] = one_step  # steps of a tile per token
     calling: "Calling | None" = None  # several sequences in one call, or in reverse
+    running: Running | None = None  # what a lowering needs of the tokens before its own
 
 
 def state_inputs(op: Op) -> tuple[str, ...]:

@@ -86,6 +86,24 @@ class Traced:
         y = self.value.reciprocal()
         return Traced(y, (self, lambda bar: -(bar * (y * y))))
 
+    def maximum(self, other: "Traced") -> "Traced":
+        """The larger one, with the derivative of that one."""
+        x, y = self.value, other.value
+        own = x.exceeds(y)
+        return Traced(
+            x.maximum(y),
+            (self, lambda bar: _folded(bar * own, self.shape)),
+            (other, lambda bar: _folded(bar * own.one_minus(), other.shape)),
+        )
+
+    def exceeds(self, other: "Traced") -> "Traced":
+        """1 or 0, without a derivative."""
+        return Traced(self.value.exceeds(other.value))
+
+    def held(self) -> "Traced":
+        """The value as if it were given, without a derivative."""
+        return Traced(self.value.held())
+
     def sum(self, axis: int | tuple[int, ...]) -> "Traced":
         """The sum over axes."""
         axes = (axis,) if isinstance(axis, int) else axis

@@ -186,6 +186,8 @@ def _options(op: str, index: int, shape: _Shape, kernel: _Interface) -> dict[str
     present = {
         "initial_state": state,
         "initial_states": state,
+        "initial_normalizer": state,
+        "initial_max": state or index % 4 == 1,
         "initial_key_sum": state != (index % 7 == 3),
         "D": index % 3 != 1,
         "z": index % 4 != 1 and not shape.recipe.exact,

@@ -81,6 +81,9 @@ class Chains:
     keys: FloatArray | None = None  # [B, T, H, K], in place of drawn ones
     reads: FloatArray | None = None  # [B, T, H, K], in place of drawn ones
     beta: FloatArray | None = None  # [B, T, HV]: strength of what the delta rule writes
+    input_gates: FloatArray | None = (
+        None  # [B, T, H]: i of mlstm, in place of drawn ones
+    )
 
 
 Tensors = dict[str, FloatArray]

@@ -15,6 +15,7 @@ from scancheck.recipes import (
 from scancheck.recipes.recipe import of_chains, of_tensors
 from scancheck.recipes.supports import (
     ADDITIVE_GATED,
+    DECAYING,
     DELTA,
     EVERYWHERE,
     FORM_A,
@@ -23,6 +24,7 @@ from scancheck.recipes.supports import (
     GROWING,
     LINEAR,
     LOG_GATED,
+    MLSTM,
     NORMALISED,
     SCANS,
     SELECTIVE,
@@ -57,6 +59,7 @@ QUICK = (
         decays.decay_near_one,
         "A gate cast to a short format becomes 1 and the memory endless.",
         "decay",
+        DECAYING,
     ),
     of_chains(
         cancellation.telescoping_cancellation,
@@ -74,17 +77,20 @@ QUICK = (
         decays.exact_reset,
         "A missed reset, or 0 times infinity where the past is divided out.",
         "edges",
+        DECAYING,
     ),
     of_chains(
         decays.mixed_time_scales,
         "Differences of large cumulative gates lose the small ones.",
         "decay",
+        DECAYING,
         independent_roundings=True,
     ),
     of_chains(
         decays.decay_near_zero,
         "Decays near underflow: flushed terms, ratios of zeros, overflow of exp(-c).",
         "range",
+        DECAYING,
     ),
     of_chains(
         decays.softplus_tails,
@@ -157,7 +163,13 @@ QUICK = (
         normalisers.cancelling_normaliser,
         "A denominator of which little is left, summed or stored in a short format.",
         "cancellation",
-        NORMALISED,
+        ops("normalized_linear_attention"),
+    ),
+    of_chains(
+        normalisers.large_input_gates,
+        "An exponential of an input gate formed before the maximum is taken off.",
+        "range",
+        MLSTM,
     ),
 )
 
@@ -167,11 +179,13 @@ ONLY_FULL = (
         decays.every_memory_length,
         "A fault that lives at one memory length: none, within, over or beyond chunks.",
         "decay",
+        DECAYING,
     ),
     of_chains(
         gates.strong_gates,
         "A gate's gradient from reverse cumulative sums, lost among other terms.",
         "decay",
+        DECAYING,
     ),
     of_chains(
         drives.constant_drive_and_decay,
@@ -183,6 +197,7 @@ ONLY_FULL = (
         gates.one_strong_gate_per_chunk,
         "One large gate ruins the cumulative sum after it, or moves by a token.",
         "decay",
+        DECAYING,
     ),
     of_tensors(
         cancellation.prescribed_condition,

@@ -21,6 +21,7 @@ from scancheck.recipes.chains import (
 from scancheck.recipes.scans import step_bias
 from scancheck.recipes.streams import bell, signed, uniform
 
+LEAST_RATE = 2.0**-20  # of a gate that is a logsigmoid
 VALUE_GATE_SHARE = 1 / 8  # gv's part of a rate, beside gk
 
 
@@ -157,6 +158,27 @@ def rwkv7_tensors(plan: Plan, chains: Chains) -> Tensors:
         "a": -removal,
         "b": eta * removal,
         "initial_state": made["initial_state"],
+    }
+
+
+def mlstm_tensors(plan: Plan, chains: Chains) -> Tensors:
+    """f by the rates, and i around -4, 0 and 4 by head, before their functions.
+
+    So either side of max(|n . r|, e^-m) is met, and either branch of m. A rate of zero
+    has no f; one of 2**-20 stands for it.
+    """
+    made = linear_attention_tensors(plan, chains)
+    rates = np.maximum(head_rates(plan, chains), LEAST_RATE)
+    around = 4.0 * (np.arange(plan.heads) % 3 - 1)
+    drawn = 2.0 * bell(draws(plan, "i"), rates.shape) + around
+    of_state = (plan.batch, plan.heads, plan.states)
+    normaliser = bell(draws(plan, "normaliser"), of_state)
+    return {
+        **{name: made[name] for name in ("q", "k", "v", "initial_state")},
+        "i": drawn if chains.input_gates is None else chains.input_gates,
+        "f": -inverse_softplus(rates),
+        "initial_normalizer": normaliser / np.sqrt(plan.states),
+        "initial_max": bell(draws(plan, "max"), of_state[:2]),
     }
 
 

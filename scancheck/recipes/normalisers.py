@@ -1,4 +1,4 @@
-"""Inputs for ops whose output is divided by a running sum: little left of that sum."""
+"""Inputs for ops whose output is divided by a running sum."""
 
 import numpy as np
 
@@ -45,3 +45,23 @@ def cancelling_normaliser(plan: Plan) -> Chains:
 def _dot(x: FloatArray, y: FloatArray) -> FloatArray:
     """Products summed over keys in a fixed order, [B, T, H, 1]."""
     return (x * y).cumsum(axis=-1)[..., -1:]
+
+
+def large_input_gates(plan: Plan) -> Chains:
+    """Input gates between -100 and 100 (fp64: 800), beside ordinary forget gates.
+
+    e^i leaves the range of fp32 (fp64), and e^(i - m) does not. m never falls far below
+    zero, where its own floor e^-m would overflow.
+
+    Source: Beck et al., "xLSTM" (2024), appendix A: what the stabiliser is for.
+    """
+    most = 800.0 if plan.fmt.precision == 53 else 100.0
+    shape = (plan.batch, plan.steps, plan.heads)
+    gates = uniform(draws(plan, "gates"), -most, most, shape)
+    return Chains(
+        step=uniform(draws(plan, "step"), 0.5, 1.5, plan.sequence),
+        speed=np.full(plan.speeds, 1.0 / max(plan.chunk, 4)),
+        drive=bell(draws(plan, "drive"), plan.sequence),
+        state=bell(draws(plan, "state"), plan.state),
+        input_gates=np.maximum(gates, -most * (np.arange(plan.steps) > 0)[:, None]),
+    )

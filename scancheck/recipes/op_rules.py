@@ -20,6 +20,7 @@ from scancheck.recipes.heads import (
     gla_tensors,
     kda_tensors,
     linear_attention_tensors,
+    mlstm_tensors,
     normalized_linear_attention_tensors,
     rwkv6_tensors,
     rwkv7_tensors,
@@ -168,6 +169,7 @@ RULES: dict[str, OpRules] = {
     ),
     "kda": _grouped(kda_tensors, erases=True),
     "rwkv7": _headed(rwkv7_tensors, scaled_by=None, erases=True),
+    "mlstm": _headed(mlstm_tensors, initial_normalizer=False, initial_max=False),
 }
 
 

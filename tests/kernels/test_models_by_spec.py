@@ -84,7 +84,45 @@ def gated_delta_product(
     return o.to(dtype), s
 
 
+def mlstm(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    i: Tensor,
+    f: Tensor,
+    initial_state: Tensor | None = None,
+    initial_normalizer: Tensor | None = None,
+    initial_max: Tensor | None = None,
+    *,
+    maximum: Callable[[Tensor, Tensor], Tensor] = torch.maximum,
+    floor: Callable[[Tensor], Tensor] = lambda m: torch.exp(-m),
+    size: Callable[[Tensor], Tensor] = torch.abs,
+) -> tuple[Tensor, ...]:
+    """The definition with its stabiliser; the last three arguments plant faults."""
+    dtype, wide = v.dtype, torch.promote_types(v.dtype, torch.float32)
+    q, k, v, i, f = (x.to(wide) for x in (q, k, v, i, f))
+    batch, steps, heads, keys = q.shape
+    s, n, m = initial_state, initial_normalizer, initial_max
+    s = v.new_zeros(batch, heads, keys, v.shape[3]) if s is None else s
+    n = v.new_zeros(batch, heads, keys) if n is None else n
+    m = v.new_zeros(batch, heads) if m is None else m
+    rows = []
+    for t in range(steps):
+        kept = torch.nn.functional.logsigmoid(f[:, t]) + m
+        m = maximum(kept, i[:, t])
+        decay, gain = torch.exp(kept - m)[..., None], torch.exp(i[:, t] - m)[..., None]
+        n = decay * n + gain * k[:, t]
+        s = decay[..., None] * s + (gain * k[:, t])[..., None] * v[:, t, :, None]
+        r = q[:, t] * keys**-0.5
+        below = torch.maximum(size((n * r).sum(-1)), floor(m)) + 1e-6
+        rows.append((s * r[..., None]).sum(2) / below[..., None])
+    h = torch.stack(rows, 1) if rows else v
+    # Without a token the state is the caller's own tensor.
+    return h.to(dtype), s.clone(), n.clone(), m.clone()
+
+
 LOOPS: dict[str, Loop] = {
+    "mlstm": mlstm,
     "normalized_linear_attention": normalized_linear_attention,
     "gated_delta_product": gated_delta_product,
 }
@@ -105,7 +143,7 @@ def draw(op: str, dtype: torch.dtype, **changed: int) -> Tensors:
     for spec in op_named(op).inputs:
         shape = [sizes[axis] for axis in spec.axes]
         x = torch.rand(shape, generator=generator, dtype=torch.float64) + 0.125
-        if spec.name in ("v", "initial_state"):
+        if spec.name in ("v", "initial_state", "i"):
             x = x - 0.625
         if spec.name == "g":
             x = -x
@@ -239,6 +277,8 @@ RIGHT = [
     ("normalized_linear_attention", "cancelling_normaliser"),
     ("gated_delta_product", "repeated_keys"),
     ("gated_delta_product", "exact_dyadic"),
+    ("mlstm", "exact_reset"),
+    ("mlstm", "large_input_gates"),
 ]
 
 
@@ -298,3 +338,22 @@ def test_a_wrong_order_of_steps_is_red(fault: str) -> None:
 
     report = judged("gated_delta_product", call, "gaussian_slow", initial_state=True)
     assert report.verdict == "FAIL"
+
+
+LSTM_FAULTS = {
+    "no stabiliser": ("large_input_gates", {"maximum": lambda kept, i: 0.0 * i}),
+    "a floor of one": ("gaussian_slow", {"floor": torch.ones_like}),
+    "no magnitude": ("gaussian_slow", {"size": lambda x: x}),
+}
+
+
+@pytest.mark.parametrize("fault", LSTM_FAULTS)
+def test_a_wrong_stabiliser_is_red(fault: str) -> None:
+    """One left out, a floor in other units, or a sign that is not taken off."""
+    recipe, parts = LSTM_FAULTS[fault]
+
+    def call(**given: Tensor) -> tuple[Tensor, ...]:
+        return mlstm(**given, **parts)
+
+    state = dict.fromkeys(state_inputs(op_named("mlstm")), True)
+    assert judged("mlstm", call, recipe, **state).verdict in ("FAIL", "NONFINITE")

@@ -84,6 +84,17 @@ def solutions(
             v, m = self.components
             return self.like(1 / v, m / v**2)
 
+        def maximum(self, other: Self) -> Self:
+            (v, m), (w, n) = self.components, other.components
+            return self.like(np.maximum(v, w), np.where(v > w, m, n))
+
+        def exceeds(self, other: Self) -> Self:
+            more = (self.components[0] > other.components[0]).astype(float)
+            return self.like(more, more)
+
+        def held(self) -> Self:
+            return self
+
         def sum(self, axis: Any) -> Self:
             return self.like(*(np.sum(part, axis) for part in self.components))
 

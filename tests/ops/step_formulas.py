@@ -210,6 +210,38 @@ def delta_rule(
     return gated_delta_rule(q, k, v, beta, torch.zeros_like(beta), initial_state)
 
 
+def mlstm(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    i: Tensor,
+    f: Tensor,
+    initial_state: Tensor | None = None,
+    initial_normalizer: Tensor | None = None,
+    initial_max: Tensor | None = None,
+) -> tuple[Tensor, ...]:
+    """Without its stabiliser: C~ = e^m C and n~ = e^m n, and m beside them.
+
+    C~ = sigmoid(f) C~ + e^i k v^T; h = C~^T r / (max(|n~.r|, 1) + 1e-6 e^m). Autograd
+    then adds up no derivatives that cancel.
+    """
+    s, rows = begin(q, v, initial_state), []
+    n = s[..., 0] * 0.0 if initial_normalizer is None else initial_normalizer
+    m = n[..., 0] * 0.0 if initial_max is None else initial_max
+    s, n = s * m.exp()[..., None, None], n * m.exp()[..., None]
+    for qt, kt, vt, it, ft in tokens(v.shape[2], q, k, v, i, f):
+        forget = torch.nn.functional.logsigmoid(ft)
+        m, r = torch.maximum(forget + m, it), qt / q.shape[3] ** 0.5
+        s = forget.exp()[..., None, None] * s + it.exp()[..., None, None] * outer(
+            kt, vt
+        )
+        n = forget.exp()[..., None] * n + it.exp()[..., None] * kt
+        below = torch.clamp((n * r).sum(-1).abs(), min=1.0) + 1e-6 * m.exp()
+        rows.append(read(s, r) / below[..., None])
+    unit = (-m).exp()
+    return joined(rows, v), s * unit[..., None, None], n * unit[..., None], m
+
+
 def ssd(
     x: Tensor,
     dt: Tensor,
@@ -257,5 +289,6 @@ STEPS: dict[str, Callable[..., tuple[Tensor, ...]]] = {
         gated_delta_product,
         kda,
         rwkv7,
+        mlstm,
     )
 }
