@@ -14,6 +14,7 @@ from scancheck.errors import CaseInvalid, KernelUnavailable
 from scancheck.kernel import Kernel
 from scancheck.kernels.cuda.catalog import kernels as cuda
 from scancheck.kernels.faulty.catalog import controls, faulty
+from scancheck.kernels.faulty.chunk_catalog import chunk_controls, chunk_faulty
 from scancheck.kernels.faulty.step_catalog import step_controls, step_faulty
 from scancheck.kernels.models.catalog import models
 from scancheck.ops.custom import CustomOp
@@ -26,8 +27,9 @@ _FORMS = "a registered name, package.module:callable or path/file.py:callable"
 
 def kernels() -> tuple[Kernel, ...]:
     """Every registered kernel, also those that cannot run here."""
-    planted = (*faulty(), *step_faulty(), *controls(), *step_controls())
-    return (*models(), *cuda(), *planted, *adapters())
+    planted = (*faulty(), *step_faulty(), *chunk_faulty())
+    sound = (*controls(), *step_controls(), *chunk_controls())
+    return (*models(), *cuda(), *planted, *sound, *adapters())
 
 
 def resolve_target(

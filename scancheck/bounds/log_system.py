@@ -43,6 +43,10 @@ class LogChunkSystem(ErrorSystem):
         # The initial state as a number, where there is no step.
         self.unmoved: FloatArray = np.zeros((4, 0, 0, 0))
 
+    def _lead(self) -> int:
+        """Steps before the first chunk; sums over the whole length have no chunks."""
+        return 0 if self.form == "full" else self.lead
+
     def begin(self, state: ErrorNumber) -> Any:
         """The scan of the initial state; its history comes with the first tile."""
         s = np.zeros((scan.COMPONENTS, *state.shape))
@@ -67,7 +71,7 @@ class LogChunkSystem(ErrorSystem):
         loop = partial(
             run_forward,
             log, w, x, r, lowered.r is not None, s, h, self.coefficients, table, o,
-            states, start, self.rules.state_every,
+            states, start - self._lead(), self.rules.state_every,
         )  # fmt: skip
         share(groups * lanes, x.size, loop)
         out = ErrorNumber(self.rules, *o)
@@ -126,8 +130,8 @@ class LogChunkSystem(ErrorSystem):
         g = np.empty((4, obar.shape[1], groups, keys, lanes))
         loop = partial(
             run_adjoint,
-            log, w, y, s, h, above, self.coefficients, table, g, start, total,
-            self.rules.state_every,
+            log, w, y, s, h, above, self.coefficients, table, g, start - self._lead(),
+            total - 2 * self._lead(), self.rules.state_every,
         )  # fmt: skip
         share(groups * lanes, y.size, loop)
         again: Any
@@ -164,8 +168,8 @@ class LogChunkSystem(ErrorSystem):
         sums, later = again
         loop = partial(
             reverse.run_from_start,
-            w, x, y, states, sums, later, self.coefficients, table, out, start,
-            self.total,
+            w, x, y, states, sums, later, self.coefficients, table, out,
+            start - self._lead(), self.total - self._lead(),
         )  # fmt: skip
         share(groups * lanes, x.size, loop)
         self._raise(g, out, start)
@@ -188,7 +192,7 @@ class LogChunkSystem(ErrorSystem):
         loop = partial(
             transposed.run_from_start,
             log, w, y, g, states, late, past, later, self.coefficients, table, out,
-            start, self.total, self.rules.state_every,
+            start - self._lead(), self.total - self._lead(), self.rules.state_every,
         )  # fmt: skip
         share(groups * lanes, y.size, loop)
         self._raise(g, out, start)
@@ -221,6 +225,8 @@ class LogChunkSystem(ErrorSystem):
         """Copies of the scan and its history, and the table by position."""
         s, h = state
         self.total, structure = total, self.rules.structure
+        self.coefficients[scan.LEAD] = self._lead()
+        total -= self._lead()
         length = chunk = min(structure.chunk or total, max(1, total))
         if self.form == "full":
             length, chunk = max(1, total), 1

@@ -114,6 +114,7 @@ class MomentSystem:
 
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
+        self.lead = 0  # as that of ErrorSystem
         self.coefficients = np.array(
             [
                 0.0 if rules.fma else rules.u**2,
@@ -150,7 +151,7 @@ class MomentSystem:
         loop = partial(
             _forward, w, drive,
             _packed(lowered.r, groups, keys), lowered.r is not None, s,
-            self.coefficients, o, states, start, self.rules.state_every,
+            self.coefficients, o, states, start - self.lead, self.rules.state_every,
         )  # fmt: skip
         share(groups * lanes, drive.size, loop)
         kept = MomentNumber(self.rules, *states) if keep else None
@@ -189,8 +190,8 @@ class MomentSystem:
             above,
             self.coefficients,
             g,
-            start,
-            total,
+            start - self.lead,
+            total - 2 * self.lead,
             self.rules.state_every,
         )
         share(groups * lanes, y.size, loop)
