@@ -227,17 +227,19 @@ def solve(
     cotangents: Mapping[str, FloatArray] | None = None,
     *,
     stretch: int = 1,
+    multiple: int = 1,
 ) -> Solution:
     """Outputs of the op on stored tensors, and gradients where cotangents are given.
 
     `cotangents` maps output names to arrays; a missing output has cotangent zero.
-    A tile has up to `stretch` times TILE_ENTRIES state entries.
+    A tile has up to `stretch` times TILE_ENTRIES state entries, or `multiple` steps
+    where that is more; it starts at a multiple of so many steps.
     """
     # Overflow makes infinities and NaN that the radii and bounds account for.
     with np.errstate(over="ignore", invalid="ignore"):
         if op.reads_before and not system.general:
             system = DelayedSystem(system)
-        run = _Run(system, op, tensors, switches, stretch)
+        run = _Run(system, op, tensors, switches, stretch, multiple)
         return run.forward() if cotangents is None else run.both(cotangents)
 
 
@@ -251,6 +253,7 @@ class _Run:
         tensors: Mapping[str, FloatArray],
         switches: Mapping[str, bool],
         stretch: int,
+        multiple: int,
     ) -> None:
         self.system, self.op, self.switches = system, op, dict(switches)
         self.general = system.general
@@ -268,7 +271,9 @@ class _Run:
         constants = op.constants(self.sizes).items()
         self.constants = {n: system.constant(v) for n, v in constants}
         self.step = max(1, groups * keys * lanes)
-        self.tile = max(1, min(self.total, stretch * TILE_ENTRIES // self.step))
+        steps = stretch * TILE_ENTRIES // self.step
+        steps = max(1, steps // multiple) * multiple
+        self.tile = max(1, min(self.total, steps))
         # The one tile with its readout and states, where nothing is run twice.
         self.whole: tuple[Tile, Any, Any] | None = None
 

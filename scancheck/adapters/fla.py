@@ -36,6 +36,14 @@ _DISTRIBUTIONS = ("fla-core", _NAME)  # its kernels alone, and what once held al
 _INSTALL = "pip install 'scancheck[fla]'"
 _NEEDED = {"fla": _NAME, "einops": "einops", "triton": "triton"}  # module -> package
 BY_DIFFERENCES = ("simple_gla", "lightning_attention")  # of the chunk forms
+# How the chunk forms with a rank-one transition invert their triangles: solve_tril and
+# the kernels made of it invert blocks of 16 rows and merge them, dplr's go row by row.
+INVERSES = {
+    "delta_rule": "block",
+    "gated_delta_rule": "block",
+    "kda": "block",
+    "rwkv7": "substitution",
+}
 LONGEST_INTERPRETED = 300  # tokens: four chunks of 64; longer ones take minutes each
 _NO_DISPATCH = "FLA_DISABLE_BACKEND_DISPATCH"
 
@@ -115,12 +123,15 @@ def _version() -> str:
     return "of unknown version"
 
 
-def contract_of(row: Row) -> Contract | None:
+def contract_of(row: Row, *, interpreted: bool = False) -> Contract | None:
     """What a kernel's form says of its rounding; None: the default contract.
 
     A recurrent form goes token by token. Chunks with a gate for each head form decays
-    as exponentials of differences of summed logs. Gates of diagonal transitions have
-    their gradient as a sum in reverse, in hgrn alone step by step.
+    as exponentials of differences of summed logs, and so do those with a rank-one
+    transition, whose gates for each key are differences within parts of 16 tokens.
+    Those round operands of products to the format of q, k and v, and sum logs by
+    tl.cumsum, a tree where it is compiled. Gates of diagonal transitions have their
+    gradient as a sum in reverse over all steps, in hgrn alone step by step.
     """
     gated = not {"g", "gk", "w"}.isdisjoint(row.tensors)
     summed = gated and op_named(row.op).diagonal and row.family != "hgrn"
@@ -128,6 +139,15 @@ def contract_of(row: Row) -> Contract | None:
     if row.form == RECURRENT:
         sequential = Structure(kind="sequential")
         return Contract(structure=sequential, gate_gradient=gradient)
+    if row.op in INVERSES:
+        assert row.chunk is not None
+        inner = "sequential" if interpreted else "tree"
+        return Contract(
+            structure=Structure(kind="chunk", chunk=row.chunk, inner=inner),
+            log="diff" if gated else "none",
+            operands="storage",
+            inverse=INVERSES[row.op],
+        )
     if row.op in BY_DIFFERENCES:
         chunks = Structure(kind="chunk", chunk=row.chunk)
         return Contract(structure=chunks, log="diff", gate_gradient=gradient)
@@ -148,7 +168,7 @@ def _kernel(row: Row) -> Kernel:
         name=f"fla.{row.function}",
         op=row.op,
         call=partial(call, row),
-        contract=contract_of(row),
+        contract=contract_of(row, interpreted=interpreted),
         dtypes=dtypes,
         chunk=row.chunk,
         gradients=row.gradients,

@@ -15,6 +15,7 @@ from scancheck.bounds.card import has_card_budget, solve_errors_on_card
 from scancheck.bounds.error_number import ErrorNumber
 from scancheck.bounds.error_system import ErrorSystem
 from scancheck.bounds.log_system import LogChunkSystem
+from scancheck.bounds.rank_one_chunk_system import RankOneChunkSystem
 from scancheck.bounds.rank_one_system import RankOneErrorSystem
 from scancheck.bounds.rules import Rules, rules_for, storage_error
 from scancheck.contract import Contract, of_gradients
@@ -64,7 +65,7 @@ def budget_for(
     With a CUDA `device` scans that have kernels run there.
     Raises CaseInvalid for a log form other than ratio where a case has no log gates.
     """
-    _check_bounded(contract)
+    _check_bounded(op, contract)
     rules, backward = (
         rules_for(claim, dtype, underflow=underflow)
         for claim in (contract, of_gradients(contract))
@@ -85,9 +86,11 @@ def budget_for(
     return Budget(outputs=outputs, gradients=gradients)
 
 
-def _check_bounded(contract: Contract) -> None:
+def _check_bounded(op: Op, contract: Contract) -> None:
     """Raises CaseInvalid for what contracts can say and no bound covers yet."""
     default = Contract()
+    if not op.diagonal and contract.structure.kind == "chunk":
+        return
     for name in ("operands", "accumulate", "inverse"):
         value, known = getattr(contract, name), getattr(default, name)
         if value != known:
@@ -107,6 +110,8 @@ def _solved(
     cotangents: Mapping[str, FloatArray] | None,
 ) -> Solution:
     """Error numbers of all outputs and, where cotangents are given, gradients."""
+    if not op.diagonal and rules.structure.kind == "chunk":
+        return _solved_in_chunks(log, op, tensors, switches, rules, cotangents)
     if not op.diagonal:
         if log != "none":
             raise CaseInvalid(
@@ -122,6 +127,33 @@ def _solved(
     if log != "none":
         system = LogChunkSystem(rules, log)
     return solve(system, op, tensors, switches, cotangents)
+
+
+def _solved_in_chunks(
+    log: str,
+    op: Op,
+    tensors: Mapping[str, FloatArray],
+    switches: Mapping[str, bool],
+    rules: Rules,
+    cotangents: Mapping[str, FloatArray] | None,
+) -> Solution:
+    """The same for a rank-one transition in chunks."""
+    if op.reads_before:
+        raise CaseInvalid(
+            f"contract structure: expected sequential for {op.name}, which reads the "
+            f"state before its rank-one update; got chunk({rules.structure.chunk})"
+        )
+    chunks = RankOneChunkSystem(rules, log, op.name)
+    stretch = stretch_of(op, gradients=cotangents is not None)
+    return solve(
+        chunks,
+        op,
+        tensors,
+        switches,
+        cotangents,
+        stretch=stretch,
+        multiple=chunks.chunk,
+    )
 
 
 def storage_dtype(op: Op, name: str, dtype: str, rank: int | None = None) -> str:

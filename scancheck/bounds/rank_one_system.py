@@ -48,10 +48,11 @@ class RankOneErrorSystem(ErrorSystem):
         super().__init__(rules)
         if rules.structure.kind != "sequential":
             raise CaseInvalid(
-                "contract structure: expected sequential, the only order whose bound "
-                "is known for a rank-one transition (delta rule, RWKV-7) so far; got "
+                "contract structure: expected sequential or chunk(C), the orders whose "
+                "bounds are known for a rank-one transition (delta rule, RWKV-7); got "
                 f"{rules.structure.kind}. A kernel that goes token by token says so "
-                "with --contract structure=sequential"
+                "with --contract structure=sequential, one in chunks of 64 with "
+                "structure=chunk(64)"
             )
         if rules.comp != "none":
             raise CaseInvalid(

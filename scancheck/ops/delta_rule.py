@@ -40,10 +40,19 @@ def lower_delta(tile: Tensors, log_w: Any) -> Lowered:
     fields = written_and_read(tile)
     k = fields.pop("k")
     w = same_at_all_times(tile["decay"], tile) if log_w is None else log_w.exp()
-    written = per_head(tile["beta"]) * k
+    strength = per_head(tile["beta"])
+    written = strength * k
     q = k if log_w is None else w * k
     return Lowered(
-        w=w, log_w=log_w, k=written, p=-written, q=q, erases_decayed=True, **fields
+        w=w,
+        log_w=log_w,
+        k=written,
+        p=-written,
+        q=q,
+        erases_decayed=True,
+        key=k,
+        strength=strength,
+        **fields,
     )
 
 

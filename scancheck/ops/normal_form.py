@@ -73,6 +73,10 @@ class Lowered:
     p: Any = None  # [G, T, K, 1]: rank-one transition, left
     q: Any = None  # [G, T, K, 1]: rank-one transition, right; with p or not at all
     erases_decayed: bool = False  # q = w k, p = -beta k: a delta rule's k, from w S
+    # k [G, T, K, 1] and beta [G, T, 1, 1] of it, which q and p leave open where w is
+    # zero; what chunks make of such a step is bounded with them only.
+    key: Any = None
+    strength: Any = None
     z: Any = None  # [G, T, 1, L]: value-side decay
     reads_before: bool = False  # o_t reads S_{t-1}
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from scancheck.adapters import fla
 from scancheck.adapters.catalog import adapters
-from scancheck.adapters.fla_rows import ROWS
+from scancheck.adapters.fla_rows import ROWS, Row
 from scancheck.kernel import Kernel
 
 KERNELS = {kernel.name: kernel for kernel in adapters() if kernel.name[:4] == "fla."}
@@ -43,6 +43,23 @@ MARGIN = {"fp32": 1e-4, "fp16": 5e-3}
 TORCH = {"fp32": torch.float32, "fp16": torch.float16}
 
 needs_fla = pytest.mark.skipif(not HERE, reason="flash-linear-attention is missing")
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if row.op in fla.INVERSES])
+def test_rank_one_chunks_declare_how_they_invert(row: Row) -> None:
+    """The chunk forms; the recurrent ones go token by token."""
+    compiled, interpreted = (
+        fla.contract_of(row, interpreted=here) for here in (False, True)
+    )
+    assert compiled is not None and interpreted is not None
+    if row.chunk is None:
+        assert compiled == interpreted and compiled.structure.kind == "sequential"
+        return
+    assert compiled.structure.chunk == row.chunk and compiled.operands == "storage"
+    assert (compiled.log == "none") == (row.op == "delta_rule")
+    assert compiled.inverse == ("substitution" if row.op == "rwkv7" else "block")
+    orders = compiled.structure.inner, interpreted.structure.inner
+    assert orders == ("tree", "sequential")
 
 
 def case(kernel: Kernel, dtype: str = "fp32", heads: int = H) -> dict[str, Tensor]:
