@@ -46,6 +46,10 @@ class ArrayNumber:
         """The entries in another shape."""
         return self.mapped(lambda part: part.reshape(*shape))
 
+    def as_operand(self) -> Self:
+        """The number where it enters a matrix product: a kernel may round it there."""
+        return self
+
     def broadcast_to(self, shape: tuple[int, ...]) -> Self:
         """Axes of size 1 repeated."""
         return self.mapped(lambda part: np.broadcast_to(part, shape))

@@ -15,6 +15,9 @@ from scancheck.bounds.card import has_card_budget, solve_errors_on_card
 from scancheck.bounds.error_number import ErrorNumber
 from scancheck.bounds.error_system import ErrorSystem
 from scancheck.bounds.log_system import LogChunkSystem
+from scancheck.bounds.matrix_products import MatrixProductSystem
+from scancheck.bounds.operands import FORMS as PRODUCT_FORMS
+from scancheck.bounds.operands import check_matrix_products
 from scancheck.bounds.rank_one_chunk_system import RankOneChunkSystem
 from scancheck.bounds.rank_one_system import RankOneErrorSystem
 from scancheck.bounds.rules import Rules, rules_for, storage_error
@@ -87,17 +90,16 @@ def budget_for(
 
 
 def _check_bounded(op: Op, contract: Contract) -> None:
-    """Raises CaseInvalid for what contracts can say and no bound covers yet."""
-    default = Contract()
+    """Raises CaseInvalid for what contracts can say and no bound covers."""
     if not op.diagonal and contract.structure.kind == "chunk":
         return
-    for name in ("operands", "accumulate", "inverse"):
-        value, known = getattr(contract, name), getattr(default, name)
-        if value != known:
-            raise CaseInvalid(
-                f"contract {name}: expected {known}, the only one whose bound is "
-                f"known so far; got {value}"
-            )
+    check_matrix_products(op, contract)
+    known = Contract().inverse
+    if contract.inverse != known:
+        raise CaseInvalid(
+            f"contract inverse: expected {known}, the only one whose bound is "
+            f"known so far; got {contract.inverse}"
+        )
 
 
 def _solved(
@@ -126,6 +128,10 @@ def _solved(
     system: ErrorSystem = ErrorSystem(rules)
     if log != "none":
         system = LogChunkSystem(rules, log)
+    in_chunks = op.matrix_products and rules.structure.kind == "chunk"
+    if rules.operand_cast is not None or (in_chunks and log in PRODUCT_FORMS):
+        products = MatrixProductSystem(system, rules, factored=log == "factored")
+        return solve(products, op, tensors, switches, cotangents)
     return solve(system, op, tensors, switches, cotangents)
 
 

@@ -32,11 +32,12 @@ SOURCE = "bounds_tile.cu"
 def has_card_budget(rules: Rules, log: str, gradients: bool) -> bool:
     """Whether a budget's scans have kernels.
 
-    Orders that are named are emulated on the CPU, and so are log forms and gate
-    gradients that are sums in reverse.
+    Orders that are named are emulated on the CPU; log forms, gate gradients that are
+    sums in reverse and operands of matrix products are bounded there too.
     """
     direct = rules.gate_gradient == "direct" or not gradients
-    return log == "none" and rules.structure.order == "any" and direct
+    plain = log == "none" and rules.operand_cast is None
+    return plain and rules.structure.order == "any" and direct
 
 
 def solve_errors_on_card(

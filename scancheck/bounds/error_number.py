@@ -200,10 +200,15 @@ class ErrorNumber(ArrayNumber):
         """The same value after up to `count` more additions on each term's path."""
         if count <= 0:
             return self
-        growth = np.expm1(count * np.log1p(self.rules.u))
+        growth = np.expm1(count * np.log1p(self.rules.sum_u))
         e = self.error + growth * (self.magnitude + self.error)
         e = e + (1.0 + growth) * count * self.rules.add_eta
         return self._new(self.value, self.magnitude, e, self.peak, terms=self.terms)
+
+    def as_operand(self) -> Self:
+        """The same value in the format of the operands of matrix products."""
+        cast = self.rules.operand_cast
+        return self if cast is None else self.stored(cast)
 
     def stored(self, store: Store) -> Self:
         """The same value after one rounding into another format."""

@@ -283,7 +283,8 @@ def _positions(rules: Rules, length: int, form: str) -> FloatArray:
     # A product, the other terms of the chunk, and the carry; the outer factor.
     count = place + (2.0 if form in ("diff", "segsum") else 3.0)
     # What a renormalised sum loses is relative to its larger operand, 1/2 or more.
-    each = np.log1p(rules.u + 2.0 * rules.eta) if form == "renorm" else one
+    lost = 2.0 * rules.eta if form == "renorm" else 0.0
+    each = np.log1p(rules.sum_u + lost)
     table[:, scan.GROWTH] = np.expm1(np.minimum(count * each, 690.0))
     depth = _depths(rules, length + 1)
     # The initial state is one more term of the sum, not of the log gates.

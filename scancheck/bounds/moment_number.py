@@ -126,6 +126,11 @@ class MomentNumber(ArrayNumber):
             np.sum(self.value, axis), np.sum(self.moment, axis) + own + floor
         )
 
+    def as_operand(self) -> Self:
+        """The same value in the format of the operands of matrix products."""
+        cast = self.rules.operand_cast
+        return self if cast is None else self.stored(cast)
+
     def stored(self, store: Store) -> Self:
         """The same value after one rounding into another format."""
         own = (store.u * self.value) ** 2 + 2 * store.eta**2

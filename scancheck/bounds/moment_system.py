@@ -3,8 +3,13 @@
     v_t = w^2 v_{t-1} + S_{t-1}^2 v(w) + (u w S_{t-1})^2 + (u S_t)^2      numerics 2.8
 
 and (u_s S_{t-1})^2 more where the state is rounded into its own format first.
+
+Operands of matrix products (numerics 2.7) are rounded one by one: keys and values on
+the way into the state, (u k v)^2 each time, and where o_t = r_t^T S_t is read r_t and
+S_t. A score that meets the values in place of S_t is as uncertain on average.
 """
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -14,6 +19,7 @@ from numpy.typing import NDArray
 from scancheck.bounds.error_tile import pick
 from scancheck.bounds.moment_number import MomentNumber, given_number
 from scancheck.bounds.rules import Rules, Store
+from scancheck.formats import round_array
 from scancheck.ops.normal_form import Cotangents, Lowered
 from scancheck.oracles.engine import check_diagonal
 from scancheck.oracles.fp64 import contract
@@ -40,10 +46,11 @@ def _step(s, v, w, wv, x, xv, c, boundary):
 
 
 @jit()
-def _forward(w, x, r, has_r, s, c, o, states, start, every, begin, stop):
+def _forward(w, x, r, has_r, s, c, cast, o, states, start, every, begin, stop):
     """Runs the tasks begin..stop of a tile, one for each group and lane.
 
-    Arrays [2, ...] hold values and moments, s [2, G, K, L] in place.
+    Arrays [2, ...] hold values and moments, s [2, G, K, L] in place; `cast` is what a
+    state as an operand adds to its moment, as a share of its square.
     """
     _, groups, keys, lanes = s.shape
     steps = x.shape[2]
@@ -66,11 +73,11 @@ def _forward(w, x, r, has_r, s, c, o, states, start, every, begin, stop):
                     states[1, t + 1, g, k, lane] = moment
                 if has_r:
                     rt = pick(r, g, t, k, lane)
-                    term = rt[0] * value
+                    term, seen = rt[0] * value, moment + cast * value * value
                     o[0, g, t, lane] += term
                     o[1, g, t, lane] += (
-                        rt[0] * rt[0] * moment
-                        + rt[1] * (value * value + moment)
+                        rt[0] * rt[0] * seen
+                        + rt[1] * (value * value + seen)
                         + c[PRODUCT] * term * term
                         + c[PRODUCT_FLOOR]
                     )
@@ -115,6 +122,8 @@ class MomentSystem:
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
         self.lead = 0  # as that of ErrorSystem
+        cast = rules.operand_cast
+        self.cast = 0.0 if cast is None else cast.u**2
         self.coefficients = np.array(
             [
                 0.0 if rules.fma else rules.u**2,
@@ -142,6 +151,7 @@ class MomentSystem:
         groups, keys, lanes = state.shape[1:]
         steps = lowered.v.shape[1]
         w = _packed(_cast(lowered.w, self.rules.decay_cast), groups, keys)
+        lowered = self._operands(lowered)
         v = lowered.v[:, :, None, :]
         x = v if lowered.k is None else lowered.k * v
         s = state.copy()
@@ -151,11 +161,42 @@ class MomentSystem:
         loop = partial(
             _forward, w, drive,
             _packed(lowered.r, groups, keys), lowered.r is not None, s,
-            self.coefficients, o, states, start - self.lead, self.rules.state_every,
+            self._summed(total), self.cast, o, states, start - self.lead,
+            self.rules.state_every,
         )  # fmt: skip
         share(groups * lanes, drive.size, loop)
         kept = MomentNumber(self.rules, *states) if keep else None
         return MomentNumber(self.rules, *o), s, kept
+
+    def _operands(self, lowered: Lowered) -> Lowered:
+        """The tile with keys, values and queries as they enter matrix products."""
+        if self.rules.operand_cast is None:
+            return lowered
+        moved = lowered.w.value != 1.0
+        decayed = bool(moved.any())
+        return replace(
+            lowered,
+            k=_rounded(lowered.k, self.rules, decayed),
+            v=_rounded(lowered.v, self.rules, decayed and lowered.w.shape[3] > 1),
+            r=_rounded(lowered.r, self.rules, decayed),
+        )
+
+    def _summed(self, total: int) -> FloatArray:
+        """The coefficients for sums of a chunk, or of so many steps.
+
+        Truncated, n sums err towards zero together: (2 u)^2 (|s_1| + ... + |s_n|)^2 is
+        at most n times what it is for errors of either sign.
+        """
+        rules, c = self.rules, self.coefficients
+        if rules.sum_u == rules.u:
+            return c
+        c = c.copy()
+        c[SUM] = rules.sum_u**2 * max(1, rules.structure.chunk or total)
+        return c
+
+    def _operand(self, number: MomentNumber) -> MomentNumber:
+        """States or cotangents as operands."""
+        return number.like(number.value, number.moment + self.cast * number.value**2)
 
     def end(self, state: Any, total: int) -> MomentNumber:
         """The final state, stored in the state's format."""
@@ -179,6 +220,9 @@ class MomentSystem:
         s, above = carry[0].copy(), carry[1].copy()
         groups, keys, lanes = s.shape[1:]
         w = _packed(_cast(lowered.w, self.rules.decay_cast), groups, keys)
+        lowered = self._operands(lowered)
+        if self.rules.operand_cast is not None:
+            obar = _rounded(obar, self.rules, False)
         bar = obar[:, :, None, :]
         y = _packed(bar if lowered.r is None else lowered.r * bar, groups, keys)
         g = np.empty((2, obar.shape[1], groups, keys, lanes))
@@ -188,16 +232,16 @@ class MomentSystem:
             y,
             s,
             above,
-            self.coefficients,
+            self._summed(total),
             g,
             start - self.lead,
             total - 2 * self.lead,
             self.rules.state_every,
         )
         share(groups * lanes, y.size, loop)
-        inside = MomentNumber(self.rules, *g).transpose(1, 0, 2, 3)
-        cotangents = contract(lowered, states.transpose(1, 0, 2, 3), obar, inside)
-        return cotangents, (s, above)
+        inside = self._operand(MomentNumber(self.rules, *g).transpose(1, 0, 2, 3))
+        seen = self._operand(states.transpose(1, 0, 2, 3))
+        return contract(lowered, seen, obar, inside), (s, above)
 
     def end_adjoint(self, carry: Any) -> MomentNumber:
         """w_1 G_1, the cotangent of the initial state."""
@@ -207,6 +251,17 @@ class MomentSystem:
     def reduced(self, number: MomentNumber, terms: int) -> MomentNumber:
         """Sums over tiles carry their own roundings."""
         return number
+
+
+def _rounded(x: MomentNumber, rules: Rules, decayed: bool) -> MomentNumber:
+    """Operands of matrix products: rounded where computed and again where decayed."""
+    cast = rules.operand_cast
+    assert cast is not None
+    exact = x.moment == 0.0
+    held = round_array(rules.operands, x.value) == x.value
+    times = (~exact).astype(np.float64) + (decayed | (exact & ~held))
+    own = (cast.u * x.value) ** 2 + 2 * cast.eta**2
+    return x.like(x.value, x.moment + times * own)
 
 
 def _cast(x: MomentNumber, cast: Store | None) -> MomentNumber:

@@ -1,10 +1,10 @@
 """A contract turned into the coefficients of a bound, for one storage dtype."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from scancheck.contract import CONTRACT_FORMATS, Contract, Structure, resolve
-from scancheck.formats import FORMATS, Format
+from scancheck.formats import FORMATS, TF32, Format
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,8 @@ class Rules:
     gate_gradient: str  # direct, reverse_cumsum
     decay_cast: Store | None  # a cast of the decay
     drive_cast: Store | None  # a cast of the value written
-    operand_cast: Store | None  # a cast of every operand of a matrix product
+    operands: Format  # format of the operands of matrix products
+    operand_cast: Store | None  # a cast of every one of them, where that is shorter
     sum_u: float  # unit roundoff of sums of matrix products: 2 u where they truncate
     inverse: str  # substitution, block, neumann
     partial_products: bool  # whether products of decays must stay in range
@@ -69,6 +70,7 @@ def rules_for(contract: Contract, dtype: str, *, underflow: bool = True) -> Rule
     # Input and output of an operation may be flushed: numerics 2.4 has 2 lam.
     eta = 2 * compute.smallest_normal if flush else compute.eta
     rounded = state.precision < compute.precision or state.emin > compute.emin
+    operands = CONTRACT_FORMATS[contract.operands]
     casts = dict(contract.casts)
     sequential = contract.structure.kind == "sequential"
     return Rules(
@@ -94,11 +96,8 @@ def rules_for(contract: Contract, dtype: str, *, underflow: bool = True) -> Rule
         gate_gradient=contract.gate_gradient,
         decay_cast=_cast(casts.get("decay"), scale, flush),
         drive_cast=_cast(casts.get("drive"), scale, flush),
-        operand_cast=_cast(
-            None if contract.operands == contract.compute else contract.operands,
-            scale,
-            flush,
-        ),
+        operands=operands,
+        operand_cast=_operand_cast(operands, compute, contract, scale, flush),
         sum_u=2 * u if contract.accumulate == "truncate" else u,
         inverse=contract.inverse,
         partial_products=contract.range == "products" and not sequential,
@@ -108,6 +107,22 @@ def rules_for(contract: Contract, dtype: str, *, underflow: bool = True) -> Rule
 def _floor(fmt: Format, flush: bool) -> float:
     """Absolute error of a store into `fmt` below its normal range."""
     return fmt.smallest_normal if flush else fmt.eta
+
+
+def _operand_cast(
+    fmt: Format, compute: Format, contract: Contract, scale: float, flush: bool
+) -> Store | None:
+    """A rounding of an operand, unless its format holds whatever is computed.
+
+    Units that truncate their sums read tf32 operands off the first bits of fp32 ones.
+    What flushes subnormal numbers of `compute` keeps those of shorter exponents.
+    """
+    if fmt.precision >= compute.precision and fmt.emax >= compute.emax:
+        return None
+    cast = _cast(fmt.name, scale, flush and fmt.emin <= compute.emin)
+    assert cast is not None
+    truncated = fmt is TF32 and contract.accumulate == "truncate"
+    return replace(cast, u=2 * cast.u) if truncated else cast
 
 
 def _cast(name: str | None, scale: float, flush: bool) -> Store | None:

@@ -50,7 +50,8 @@ def step_error(rules: Rules) -> float:
         case "full":
             return 0.0
         case "none" if additions_age(rules.structure):
-            return rules.u * (2.0 + rules.u)  # (1 + u)^2 - 1, also where u is fp64's
+            # (1 + u)(1 + sum_u) - 1, also where u is fp64's
+            return rules.u + rules.sum_u * (1.0 + rules.u)
         case _:
             return rules.u
 
@@ -72,7 +73,7 @@ def _longer_table(rules: Rules, total: int) -> FloatArray:
     adds = np.array(
         [additions(rules.structure, t) for t in range(total + 1)], dtype=np.float64
     )
-    one = np.log1p(rules.u)
+    one, more = np.log1p(rules.u), np.log1p(rules.sum_u)
     table = np.empty((total + 1, scan.PATH_COLUMNS))
     table[:, scan.STEPS], table[:, scan.ADDS] = steps, adds
     if rules.comp == "none":
@@ -82,10 +83,10 @@ def _longer_table(rules: Rules, total: int) -> FloatArray:
                 [ageless_additions(rules.structure, t) for t in range(total + 1)],
                 dtype=np.float64,
             )
-        table[:, scan.GROWTH] = _power(fixed * one)
+        table[:, scan.GROWTH] = _power(fixed * more)
     else:
         table[:, scan.GROWTH] = 0.0
-    table[:, scan.GROWN] = 1.0 + _power((2.0 * steps + adds) * one)
+    table[:, scan.GROWN] = 1.0 + _power(2.0 * steps * one + adds * more)
     table[:, scan.SECOND] = _power(SECOND_ORDER * (steps + adds) * one)
     return table
 

@@ -198,5 +198,6 @@ def op_with_heads(
         reads_before=reads_before,
         diagonal=diagonal,
         factored=factored,
+        matrix_products=True,
         algebraic=algebraic,
     )

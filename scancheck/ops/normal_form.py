@@ -44,6 +44,7 @@ class Number(Protocol):
     def sum(self, axis: int | tuple[int, ...]) -> Self: ...
     def transpose(self, *axes: int) -> Self: ...
     def reshape(self, *shape: int) -> Self: ...
+    def as_operand(self) -> Self: ...
 
 
 FloatArray = NDArray[np.float64]
@@ -138,6 +139,7 @@ class Op:
     reads_before: bool = False  # outputs read the state before its update
     diagonal: bool = True  # whether the transition has no rank-one part
     factored: bool = False  # no lowered field has both keys and lanes
+    matrix_products: bool = False  # chunks are products of keys, queries and values
     algebraic: bool = False  # sums and products of stored values and constants alone
     constants: Callable[[Mapping[str, int]], dict[str, FloatArray]] = no_constants
 

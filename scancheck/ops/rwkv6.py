@@ -60,21 +60,22 @@ def lower_pullback(
 
 def _read_and_kept(tile: Tensors) -> tuple[Any, Any]:
     """K^-1/2 r and u k, both [B, T, H, K]: the bonus is their product over K."""
-    return tile["r"] * tile["scale"], tile["u"][None, None] * tile["k"]
+    read, kept = tile["r"] * tile["scale"], tile["u"][None, None] * tile["k"]
+    return read.as_operand(), kept.as_operand()
 
 
 def epilogue(tile: Tensors, o: Any) -> Any:
     """o + (sum over K of K^-1/2 r u k) v, [B, T, H, V]."""
     read, kept = _read_and_kept(tile)
-    bonus = (read * kept).sum(3)[:, :, :, None]
+    bonus = (read * kept).sum(3)[:, :, :, None].as_operand()
     return per_lane_back(o, tile["v"].shape[2]) + bonus * tile["v"]
 
 
 def epilogue_pullback(tile: Tensors, o: Any, ybar: Any) -> tuple[Any, dict[str, Any]]:
     """With c the bonus, cbar = sum ybar v: what it adds to dr, dk, dv, and du."""
     read, kept = _read_and_kept(tile)
-    bonus = (read * kept).sum(3)[:, :, :, None]
-    cbar = (ybar * tile["v"]).sum(3)[:, :, :, None]
+    bonus = (read * kept).sum(3)[:, :, :, None].as_operand()
+    cbar = (ybar * tile["v"]).sum(3)[:, :, :, None].as_operand()
     read_bar = cbar * read
     gradients = {
         "r": cbar * kept * tile["scale"],

@@ -163,4 +163,5 @@ SSD = Op(
     state_out=state_out,
     group_shape=group_shape,
     factored=True,
+    matrix_products=True,
 )

@@ -91,6 +91,10 @@ class Traced:
             (self, lambda bar: bar.reshape(*kept).broadcast_to(self.shape)),
         )
 
+    def as_operand(self) -> "Traced":
+        """The number where it enters a matrix product, whose cotangent does too."""
+        return Traced(self.value.as_operand(), (self, lambda bar: bar.as_operand()))
+
     def transpose(self, *axes: int) -> "Traced":
         """The axes permuted."""
         back = [int(i) for i in np.argsort(axes)]
