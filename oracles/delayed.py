@@ -3,7 +3,8 @@
 What token t writes and how it moves the state is handed on to step t + 1, which reads
 first for its own token: o_t = r_t^T S_{t-1}. One more step at the end makes the last
 state. So any system serves an op like rwkv6, at the price of a step that changes
-nothing at the start.
+nothing at the start. A system that counts steps, as where a state is stored, has that
+one told by `lead`: token t moves the state in step t + lead.
 """
 
 from dataclasses import replace
@@ -31,6 +32,8 @@ class DelayedSystem:
 
     def __init__(self, inner: Any) -> None:
         self.inner = inner
+        if hasattr(inner, "lead"):
+            inner.lead = 1
         self.tail: tuple[Lowered, Any, int] | None = None
 
     @property

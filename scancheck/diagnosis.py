@@ -165,6 +165,21 @@ CAUSES: dict[str, Cause] = {
         text="the state is carried through a chunk without its decay",
         advice="multiply the carry by the product of all decays of the chunk",
     ),
+    "carried_read": Cause(
+        text="the carried state is decayed once too often where a token reads it",
+        advice="the sum of gates begins with the chunk's first token and ends with the "
+        "reader's own, or with the token before it where o_t reads before the update",
+    ),
+    "inverse_cut": Cause(
+        text="the inverse of a chunk's triangular matrix is cut short",
+        advice="(I - N)(I + N^2)(I + N^4) .. is complete when the power reaches the "
+        "chunk; substitution needs no powers and is as exact as N",
+    ),
+    "axes_swapped": Cause(
+        text="the axes of heads and tokens are taken for each other",
+        advice="say which layout a kernel takes; where both axes are alike, the shape "
+        "cannot tell",
+    ),
     "edge_decay": Cause(
         text="the first token of each chunk does not decay what came before it",
         advice="products of decays over a chunk begin with its first token's own",

@@ -14,6 +14,7 @@ from scancheck.errors import CaseInvalid, KernelUnavailable
 from scancheck.kernel import Kernel
 from scancheck.kernels.cuda.catalog import kernels as cuda
 from scancheck.kernels.faulty.catalog import controls, faulty
+from scancheck.kernels.faulty.chunk_catalog import chunk_controls, chunk_faulty
 from scancheck.kernels.faulty.sequence_catalog import (
     sequence_controls,
     sequence_faulty,
@@ -31,15 +32,9 @@ _FORMS = "a registered name, package.module:callable or path/file.py:callable"
 
 def kernels() -> tuple[Kernel, ...]:
     """Every registered kernel, also those that cannot run here."""
-    planted = (
-        *faulty(),
-        *step_faulty(),
-        *sequence_faulty(),
-        *controls(),
-        *step_controls(),
-        *sequence_controls(),
-    )
-    return (*models(), *decode_models(), *cuda(), *planted, *adapters())
+    planted = (*faulty(), *step_faulty(), *chunk_faulty(), *sequence_faulty())
+    sound = (*controls(), *step_controls(), *chunk_controls(), *sequence_controls())
+    return (*models(), *decode_models(), *cuda(), *planted, *sound, *adapters())
 
 
 def resolve_target(

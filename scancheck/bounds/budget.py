@@ -16,6 +16,7 @@ from scancheck.bounds.error_number import ErrorNumber
 from scancheck.bounds.error_system import ErrorSystem
 from scancheck.bounds.log_system import LogChunkSystem
 from scancheck.bounds.matrix_products import MatrixProductSystem
+from scancheck.bounds.operands import FORMS as PRODUCT_FORMS
 from scancheck.bounds.operands import check_matrix_products
 from scancheck.bounds.rank_one_chunk_system import RankOneChunkSystem
 from scancheck.bounds.rank_one_system import RankOneErrorSystem
@@ -138,7 +139,8 @@ def _solved(
     system: ErrorSystem = ErrorSystem(rules)
     if log != "none":
         system = LogChunkSystem(rules, log)
-    if rules.operand_cast is not None:
+    in_chunks = op.matrix_products and rules.structure.kind == "chunk"
+    if rules.operand_cast is not None or (in_chunks and log in PRODUCT_FORMS):
         products = MatrixProductSystem(system, rules, factored=log == "factored")
         return solve(products, op, tensors, switches, cotangents)
     stretch = 1

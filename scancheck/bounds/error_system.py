@@ -41,6 +41,9 @@ class ErrorSystem:
 
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
+        # Steps before the first token's that change nothing, as for reads before the
+        # update: chunks and stores are counted from the first token on.
+        self.lead = 0
         self.coefficients = coefficients(rules)
         self._path: FloatArray = np.zeros((0, scan.PATH_COLUMNS))
         self._emulation: Emulation | None = None
@@ -93,7 +96,7 @@ class ErrorSystem:
             self.coefficients,
             o,
             states,
-            start,
+            start - self.lead,
             self.rules.state_every,
             self.path(total),
         )
@@ -151,7 +154,7 @@ class ErrorSystem:
         A forward pass without `keep` runs its tiles in order, from the first.
         """
         _, groups, keys, lanes = state.shape
-        if start == 0 and not keep:
+        if start == 0 and not keep and not self.lead:
             value, error = state[scan.VALUE], state[scan.ERROR]
             self._emulation = emulation_for(self.rules, value, error, total)
         emulation = self._emulation
@@ -241,9 +244,10 @@ class ErrorSystem:
             above,
             self.coefficients,
             g,
-            start,
-            total,
+            start - self.lead,
+            total - 2 * self.lead,
             self.rules.state_every,
+            self.lead > 0,
             self.path(total),
         )
         share(groups * lanes, packed.size, loop)

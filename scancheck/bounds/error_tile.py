@@ -152,12 +152,15 @@ def settle_all(s, c, path, out):
 
 
 @jit(**NO_ALLOCATION)
-def run_adjoint(w, y, s, next_w, c, states, start, total, every, path, begin, stop):
+def run_adjoint(
+    w, y, s, next_w, c, states, start, total, every, late, path, begin, stop
+):
     """Runs G_t = w_{t+1} G_{t+1} + y_t back through a tile, tasks begin..stop.
 
     w [4, G, T, K, L or 1] and y [4, G, T, K, L] of the tile; s [COMPONENTS, G, K, L]
     holds G_{t+1} and next_w [4, G, K, L] its decay, both replaced; states
-    [5, T, G, K, L] receives G_t.
+    [5, T, G, K, L] receives G_t. `late`: y_t belongs to the read of the next token, and
+    is in G_t where that is stored.
     """
     _, groups, keys, lanes = s.shape
     steps = y.shape[2]
@@ -185,7 +188,12 @@ def run_adjoint(w, y, s, next_w, c, states, start, total, every, path, begin, st
                     path[done],
                 )
                 e = settle(one, c, path[done + 1])
-                write_state(states, t, g, k, lane, one, c, e, one[PEAK])
+                peak = one[PEAK]
+                if late and c[STATE_U] > 0.0:
+                    here = start + t + 1
+                    if (done + 1) % every == 0 or here % every == 0:
+                        e, peak = as_stored(one, c, e)
+                write_state(states, t, g, k, lane, one, c, e, peak)
                 wt = w[:, g, place(w.shape[2], t), k, place(w.shape[4], lane)]
                 for part in range(4):
                     above[part] = wt[part]

@@ -38,11 +38,11 @@ LOG, DECAY, SHARE, RHO, DRIVE, DRIVE_ERROR, OWN = range(HISTORY)
 FORMS = ("diff", "segsum", "factored", "ratio", "renorm", "full")
 DIFFERENCE, MASKED, FACTORED, RATIO, RENORMALISED, WHOLE = range(len(FORMS))
 
-COEFFICIENTS = 20
+COEFFICIENTS = 21
 (
     FORM, U, ETA, ADD_ETA, STATE_U, STATE_ETA, LARGEST, STATE_LARGEST, EXP0, EXP1,
     CAST_U, CAST_ETA, CAST_LARGEST, IN_ORDER, TREES, TREE_CARRY, NORMAL, CAST_NORMAL,
-    LN0, LN1,
+    LN0, LN1, LEAD,
 ) = range(COEFFICIENTS)  # fmt: skip
 
 # By position in the chunk: (1 + u)^n - 1 for the product and the additions of a term;

@@ -43,6 +43,7 @@ from scancheck.bounds.log_entry import (
     INNER,
     INNER_FLOOR,
     LASTING,
+    LEAD,
     LOG,
     MASKED,
     NORMAL,
@@ -97,7 +98,11 @@ def _join(s, h, at, lt, wt, yt, kept, c, table):
     if at == 0:
         h[DRIVE, 0] += s[START_SIZE]
         error = h[DRIVE_ERROR, 0] + s[START_ERROR]
-        h[DRIVE_ERROR, 0] = error + c[U] * (h[DRIVE, 0] + error) + c[ADD_ETA]
+        error += c[U] * (h[DRIVE, 0] + error) + c[ADD_ETA]
+        if c[LEAD] > 0.0:
+            # The read of the state that is carried in belongs to the chunk after.
+            error += c[STATE_U] * (h[DRIVE, 0] + error) + c[STATE_ETA]
+        h[DRIVE_ERROR, 0] = error
         s[INNER] = s[INNER_FLOOR] = 0.0
     if c[FORM] in (DIFFERENCE, MASKED):
         return
@@ -196,6 +201,14 @@ def _step(s, h, at, first, moved, yt, value, kept, c, table):
 
 
 @jit()
+def _at_start(s, yt, c):
+    """Error and peak of the initial state's cotangent, where it is read itself."""
+    size, e = s[START_SIZE] + yt[1], s[START_ERROR] + yt[2]
+    e += c[U] * (size + e) + c[ADD_ETA]
+    return e, raised(raised(s[LASTING], yt[3]), size + e)
+
+
+@jit()
 def run_from_start(
     log, w, y, g, states, s, h, above, c, table, out, start, total, every, begin, stop
 ):
@@ -216,6 +229,12 @@ def run_from_start(
             for back in range(steps):
                 t = steps - 1 - back
                 here = start + t
+                if here < 0:
+                    # A read of the initial state, before any step.
+                    yt = pick(y, i, t, k, lane)
+                    e, peak = _at_start(one, yt, c)
+                    out[0, :2, i, k, lane], out[1, :2, i, k, lane] = e, peak
+                    continue
                 first = here % chunk
                 at = min(total, here - first + chunk) - 1 - here
                 lt, wt = pick(log, i, t, k, lane), pick(w, i, t, k, lane)

@@ -48,6 +48,10 @@ class LogChunkSystem(ErrorSystem):
         """Its loops take all entries expanded."""
         return False
 
+    def _lead(self) -> int:
+        """Steps before the first chunk; sums over the whole length have no chunks."""
+        return 0 if self.form == "full" else self.lead
+
     def begin(self, state: ErrorNumber) -> Any:
         """The scan of the initial state; its history comes with the first tile."""
         s = np.zeros((scan.COMPONENTS, *state.shape))
@@ -72,7 +76,7 @@ class LogChunkSystem(ErrorSystem):
         loop = partial(
             run_forward,
             log, w, x, r, lowered.r is not None, s, h, self.coefficients, table, o,
-            states, start, self.rules.state_every,
+            states, start - self._lead(), self.rules.state_every,
         )  # fmt: skip
         share(groups * lanes, x.size, loop)
         out = ErrorNumber(self.rules, *o)
@@ -131,8 +135,8 @@ class LogChunkSystem(ErrorSystem):
         g = np.empty((4, obar.shape[1], groups, keys, lanes))
         loop = partial(
             run_adjoint,
-            log, w, y, s, h, above, self.coefficients, table, g, start, total,
-            self.rules.state_every,
+            log, w, y, s, h, above, self.coefficients, table, g, start - self._lead(),
+            total - 2 * self._lead(), self.rules.state_every,
         )  # fmt: skip
         share(groups * lanes, y.size, loop)
         again: Any
@@ -169,8 +173,8 @@ class LogChunkSystem(ErrorSystem):
         sums, later = again
         loop = partial(
             reverse.run_from_start,
-            w, x, y, states, sums, later, self.coefficients, table, out, start,
-            self.total,
+            w, x, y, states, sums, later, self.coefficients, table, out,
+            start - self._lead(), self.total - self._lead(),
         )  # fmt: skip
         share(groups * lanes, x.size, loop)
         self._raise(g, out, start)
@@ -193,7 +197,7 @@ class LogChunkSystem(ErrorSystem):
         loop = partial(
             transposed.run_from_start,
             log, w, y, g, states, late, past, later, self.coefficients, table, out,
-            start, self.total, self.rules.state_every,
+            start - self._lead(), self.total - self._lead(), self.rules.state_every,
         )  # fmt: skip
         share(groups * lanes, y.size, loop)
         self._raise(g, out, start)
@@ -226,6 +230,8 @@ class LogChunkSystem(ErrorSystem):
         """Copies of the scan and its history, and the table by position."""
         s, h = state
         self.total, structure = total, self.rules.structure
+        self.coefficients[scan.LEAD] = self._lead()
+        total -= self._lead()
         length = chunk = min(structure.chunk or total, max(1, total))
         if self.form == "full":
             length, chunk = max(1, total), 1

@@ -23,6 +23,7 @@ from scancheck.bounds.log_entry import (
     FACTORED,
     FORM,
     LASTING,
+    LEAD,
     LOG,
     MASKED,
     NEW_RHO,
@@ -36,6 +37,8 @@ from scancheck.bounds.log_entry import (
     RHO,
     SHARE,
     SIZE,
+    STATE_ETA,
+    STATE_U,
     SUM_ERROR,
     TREES,
     VALUE,
@@ -51,8 +54,11 @@ from scancheck.oracles.jit import jit
 def push(s, h, lt, wt, xt, c, table, here, chunk, every):
     """One step on one entry's components and history, in place.
 
-    lt, wt, xt: the step's log gate, decay and value written, as packed numbers.
+    lt, wt, xt: the step's log gate, decay and value written, as packed numbers. A step
+    `here` before the first one changes nothing.
     """
+    if here < 0:
+        return
     at, form = here % chunk, c[FORM]
     if form == WHOLE:
         whole.push(s, lt, wt, xt, c, table, here)
@@ -108,6 +114,12 @@ def _state_error(s, h, at, c, table):
 
 
 @jit()
+def stored_error(s, c):
+    """What a store of S_t in the state's format adds to its error."""
+    return c[STATE_U] * (abs(s[VALUE]) + s[ERROR]) + c[STATE_ETA]
+
+
+@jit()
 def run_forward(
     log, w, x, r, has_r, s, h, c, table, o, states, start, every, begin, stop
 ):
@@ -127,10 +139,16 @@ def run_forward(
             for t in range(steps):
                 lt, wt = pick(log, g, t, k, lane), pick(w, g, t, k, lane)
                 xt = pick(x, g, t, k, lane)
-                push(one, past, lt, wt, xt, c, table, start + t, chunk, every)
+                here = start + t
+                push(one, past, lt, wt, xt, c, table, here, chunk, every)
                 size = one[SIZE] if c[TREES] > 0.0 else abs(one[VALUE])
+                e = one[ERROR]
+                if c[STATE_U] > 0.0 and (here + 1) % every == 0:
+                    # Outputs may be read from the state as it is stored, gradients too.
+                    e += stored_error(one, c)
                 if keep:
                     write_state(states, t + 1, g, k, lane, one, c)
+                    states[2, t + 1, g, k, lane] = e
                 if has_r:
                     rt = pick(r, g, t, k, lane)
                     read_out(
@@ -141,7 +159,7 @@ def run_forward(
                         rt,
                         one[VALUE],
                         size,
-                        one[ERROR],
+                        e,
                         one[PEAK],
                         c[U],
                         c[ETA],
@@ -149,7 +167,7 @@ def run_forward(
                 else:
                     o[0, g, t, lane] = one[VALUE]
                     o[1, g, t, lane] = size
-                    o[2, g, t, lane] = one[ERROR]
+                    o[2, g, t, lane] = e
                     o[3, g, t, lane] = one[PEAK]
             s[:, g, k, lane], h[:, :, g, k, lane] = one, past
 
@@ -175,6 +193,9 @@ def run_adjoint(
                 yt = pick(y, g, t, k, lane)
                 push(one, past, up[:4], up[4:], yt, c, table, done, chunk, every)
                 write_state(states, t, g, k, lane, one, c)
+                if c[LEAD] > 0.0 and c[STATE_U] > 0.0 and (done + 1) % every == 0:
+                    # The next token's read is in G_t where that is stored.
+                    states[2, t, g, k, lane] += stored_error(one, c)
                 up[:4] = pick(log, g, t, k, lane)
                 up[4:] = pick(w, g, t, k, lane)
             s[:, g, k, lane], h[:, :, g, k, lane] = one, past

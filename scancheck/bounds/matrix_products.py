@@ -20,7 +20,8 @@ and one for a gradient that is rounded before it is added up or handed on, two w
 the operand itself was computed. States
 between chunks are added up in `compute`, so that a term's roundings never grow with the
 number of chunks. A decay may be two exponentials, of both ends of a block of its chunk:
-exp's e0 and the products once more.
+exp's e0 and the products once more. Operands as they are computed lose nothing but what
+underflows in another order than step by step: a score that meets a large value.
 """
 
 from dataclasses import dataclass, replace
@@ -85,15 +86,26 @@ class MatrixProductSystem:
     def __init__(self, inner: ErrorSystem, rules: Rules, *, factored: bool) -> None:
         self.inner, self.rules, self.factored = inner, rules, factored
 
+    @property
+    def lead(self) -> int:
+        """As that of the inner system."""
+        return self.inner.lead
+
+    @lead.setter
+    def lead(self, steps: int) -> None:
+        self.inner.lead = steps
+
     def __getattr__(self, name: str) -> Any:
         """What the inner system offers beside the methods below."""
         return getattr(self.inner, name)
 
     @property
     def store(self) -> Store:
-        """The rounding of one operand."""
-        assert self.rules.operand_cast is not None
-        return self.rules.operand_cast
+        """The rounding of one operand; as computed it may only have underflowed."""
+        rules = self.rules
+        if rules.operand_cast is not None:
+            return rules.operand_cast
+        return Store(u=0.0, eta=rules.eta, largest=rules.overflow)
 
     def begin(self, state: ErrorNumber) -> Ahead:
         """The inner scan of the initial state, and no token."""
@@ -139,7 +151,9 @@ class MatrixProductSystem:
         """The result [G, T, ...] after `times` roundings [G, T] of each term."""
         rules, store = self.rules, self.store
         axes = tuple(range(times.ndim, len(number.shape)))
-        more = np.log1p(rules.exp[0] + MORE_ROUNDINGS * rules.u)
+        more = 0.0
+        if rules.operand_cast is not None:
+            more = np.log1p(rules.exp[0] + MORE_ROUNDINGS * rules.u)
         growth = np.expm1(times * np.log1p(store.u) + decayed * more)
         growth = np.expand_dims(growth, axes)
         m, e = number.magnitude, number.error

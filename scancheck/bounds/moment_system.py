@@ -121,6 +121,7 @@ class MomentSystem:
 
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
+        self.lead = 0  # as that of ErrorSystem
         cast = rules.operand_cast
         self.cast = 0.0 if cast is None else cast.u**2
         self.coefficients = np.array(
@@ -160,7 +161,8 @@ class MomentSystem:
         loop = partial(
             _forward, w, drive,
             _packed(lowered.r, groups, keys), lowered.r is not None, s,
-            self._summed(total), self.cast, o, states, start, self.rules.state_every,
+            self._summed(total), self.cast, o, states, start - self.lead,
+            self.rules.state_every,
         )  # fmt: skip
         share(groups * lanes, drive.size, loop)
         kept = MomentNumber(self.rules, *states) if keep else None
@@ -232,8 +234,8 @@ class MomentSystem:
             above,
             self._summed(total),
             g,
-            start,
-            total,
+            start - self.lead,
+            total - 2 * self.lead,
             self.rules.state_every,
         )
         share(groups * lanes, y.size, loop)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scancheck.checks.oracle import CaseReport
 from scancheck.ops.calling import op_of
 from scancheck.ops.normal_form import Lowered
-from scancheck.oracles.engine import solve
+from scancheck.oracles.engine import System, solve
 from scancheck.oracles.fp64 import Fp64System
 from scancheck.oracles.numbers import concatenate
 
@@ -26,7 +26,7 @@ FIELDS = ("w", "v", "k", "r", "log_w", "p", "q", "z")
 
 def run(
     report: CaseReport,
-    system: Fp64System,
+    system: System,
     tensors: Mapping[str, FloatArray] | None = None,
     switches: Mapping[str, bool] | None = None,
 ) -> Outputs:

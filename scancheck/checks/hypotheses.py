@@ -17,6 +17,7 @@ from scancheck.checks.agreement import (
 )
 from scancheck.checks.calling_faults import faults_of_calling
 from scancheck.checks.carry_faults import Fault, faults_at_edges, time_first
+from scancheck.checks.chunk_faults import faults_of_chunks, swapped_axes
 from scancheck.checks.compensation_faults import faults_of_compensation
 from scancheck.checks.faulty_recurrence import Outputs
 from scancheck.checks.fitted_faults import fitted_faults
@@ -44,9 +45,11 @@ def explain(report: CaseReport, chunks: Iterable[int]) -> Explanation | None:
         return _explain_call(report, truth, sizes)
     found = _fitting(report, None, faults_of_inputs(report, truth))
     found += _fitting(report, None, faults_of_heads(report, truth))
+    found += _fitting(report, None, swapped_axes(report))
     found += _fitting(report, None, faults_of_compensation(report))
     for chunk in sizes:
         found += _fitting(report, chunk, faults_at_edges(report, truth, chunk))
+        found += _fitting(report, chunk, faults_of_chunks(report, chunk))
     if not found:
         for chunk in sizes:
             found += _fitting(report, chunk, fitted_faults(report, truth, chunk))

@@ -11,6 +11,12 @@ import pytest
 from scancheck.diagnosis import CAUSES
 from scancheck.kernel import Kernel
 from scancheck.kernels.faulty import catalog, chunked_torch
+from scancheck.kernels.faulty.chunk_catalog import (
+    CHUNK_BUGS,
+    CHUNK_OPS,
+    chunk_controls,
+    chunk_faulty,
+)
 from scancheck.kernels.faulty.sequence_catalog import (
     SEQUENCE_BUGS,
     sequence_controls,
@@ -39,12 +45,11 @@ def test_every_bug_has_its_file() -> None:
         for path in folder.glob("*.py")
         if (ast.get_docstring(ast.parse(path.read_text())) or "").startswith("Planted")
     }
-    assert planted == {
-        bug.module for bug in (*catalog.BUGS, *STEP_BUGS, *SEQUENCE_BUGS)
-    }
+    bugs = (*catalog.BUGS, *STEP_BUGS, *CHUNK_BUGS, *SEQUENCE_BUGS)
+    assert planted == {bug.module for bug in bugs}
     assert {
         kernel.name.rpartition(".")[2]
-        for kernel in (*KERNELS, *step_faulty(), *sequence_faulty())
+        for kernel in (*KERNELS, *step_faulty(), *chunk_faulty(), *sequence_faulty())
         if kernel.hazard
     } == planted
 
@@ -74,10 +79,12 @@ def test_signature_names_the_parameters_of_the_op(kernel: Kernel) -> None:
 
 def test_bugs_of_ops_with_heads_say_what_they_are() -> None:
     """They have a name, hazard and symptom too, and the signature of their op."""
-    kernels = (*step_faulty(), *step_controls())
+    planted = (*step_faulty(), *chunk_faulty())
+    kernels = (*planted, *step_controls(), *chunk_controls(CHUNK_OPS))
     assert len({kernel.name for kernel in kernels}) == len(kernels)
-    assert len({bug.hazard for bug in STEP_BUGS}) == len(STEP_BUGS)
-    for kernel in step_faulty():
+    hazards = [bug.hazard for bug in (*STEP_BUGS, *CHUNK_BUGS)]
+    assert len(set(hazards)) == len(hazards)
+    for kernel in planted:
         assert kernel.symptom
         assert kernel.hazard is not None
         assert kernel.hazard.endswith(".")
@@ -105,9 +112,11 @@ def test_catalogue_loads_no_torch() -> None:
     program = (
         "import sys\n"
         "from scancheck.kernels.faulty.catalog import controls, faulty\n"
+        "from scancheck.kernels.faulty.chunk_catalog import chunk_faulty\n"
         "from scancheck.kernels.faulty.sequence_catalog import sequence_faulty\n"
         "from scancheck.kernels.faulty.step_catalog import step_faulty\n"
-        "assert faulty() and controls() and step_faulty() and sequence_faulty()\n"
+        "assert faulty() and controls() and step_faulty() and chunk_faulty()\n"
+        "assert sequence_faulty()\n"
         "assert 'torch' not in sys.modules\n"
     )
     run = subprocess.run(

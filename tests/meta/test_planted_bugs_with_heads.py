@@ -6,13 +6,14 @@ import pytest
 
 from scancheck.gate import verify
 from scancheck.kernel import Kernel
+from scancheck.kernels.faulty.chunk_catalog import chunk_controls, chunk_faulty
 from scancheck.kernels.faulty.step_catalog import step_controls, step_faulty
 from scancheck.kernels.models.step_calls import FAMILIES
 
 DTYPES = ("fp32", "bf16", "fp16")
 BUGS = [
     pytest.param(kernel, kernel.dtypes[index % len(kernel.dtypes)], id=kernel.name)
-    for index, kernel in enumerate(step_faulty())
+    for index, kernel in enumerate((*step_faulty(), *chunk_faulty()))
 ]
 
 
@@ -24,7 +25,9 @@ def test_planted_bug_is_red_and_named(
     assert kernel.symptom in causes_until(kernel, dtype)
 
 
-@pytest.mark.parametrize("kernel", step_controls(), ids=lambda kernel: kernel.name)
+@pytest.mark.parametrize(
+    "kernel", (*step_controls(), *chunk_controls()), ids=lambda kernel: kernel.name
+)
 def test_control_passes(kernel: Kernel) -> None:
     """The same parts without a fault pass, with every part of the op seen."""
     result = verify(kernel.name, dtypes=["fp32"], gradients=True)
