@@ -119,6 +119,9 @@ def _solved(
     cotangents: Mapping[str, FloatArray] | None,
 ) -> Solution:
     """Error numbers of all outputs and, where cotangents are given, gradients."""
+    # What reads before the update counts chunks and stores a step late: here alone.
+    if op.reads_before:
+        device = "cpu"
     if not op.diagonal and rules.structure.kind == "chunk":
         return _solved_in_chunks(log, op, tensors, switches, rules, cotangents)
     if not op.diagonal:

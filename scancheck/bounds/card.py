@@ -18,6 +18,7 @@ from scancheck.bounds.moment_number import MomentNumber, given_number
 from scancheck.bounds.moment_system import MomentSystem
 from scancheck.bounds.rank_one_system import RankOneErrorSystem
 from scancheck.bounds.rules import Rules
+from scancheck.formats import round_array
 from scancheck.ops.normal_form import Lowered, Op
 from scancheck.oracles import cuda_card
 from scancheck.oracles.cuda_columns import CARD
@@ -29,6 +30,8 @@ FloatArray = NDArray[np.float64]
 Arrays = Mapping[str, FloatArray]
 
 SOURCE = "bounds_tile.cu"
+# Formats that arrays of the card round to.
+NATIVE = {"fp16": np.float16, "fp32": np.float32, "fp64": np.float64}
 
 
 def has_card_budget(rules: Rules, log: str, gradients: bool) -> bool:
@@ -78,9 +81,16 @@ def _brought_back(solution: Solution) -> Solution:
     )
 
 
-def _moved(number: Any) -> Any:
-    """A number of the CPU on the card."""
-    return number.like(*map(cuda_card.float64, number.components))
+def _held(rules: Rules, values: Any) -> tuple[Any, Any]:
+    """The values on the card, and which of them the compute format holds."""
+    there = cuda_card.float64(values)
+    native = NATIVE.get(rules.compute.name)
+    if native is not None:
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            return there, there.astype(native).astype(np.float64) == there
+    here = cuda_card.on_cpu(values)
+    held = round_array(rules.compute, here) == here
+    return there, cuda_card.arrays().asarray(held)
 
 
 class CardErrorSystem(ErrorSystem):
@@ -92,8 +102,8 @@ class CardErrorSystem(ErrorSystem):
 
     def constant(self, values: Any) -> ErrorNumber:
         """Stored inputs, and an op's constants, which the compute format may round."""
-        moved: ErrorNumber = _moved(exact_number(self.rules, cuda_card.on_cpu(values)))
-        return moved
+        value, held = _held(self.rules, values)
+        return exact_number(self.rules, value, held)
 
     def forward(
         self, lowered: Lowered, state: Any, start: int, total: int, keep: bool
@@ -191,8 +201,8 @@ class CardRankOneSystem(RankOneErrorSystem):
 
     def constant(self, values: Any) -> ErrorNumber:
         """Stored inputs, and an op's constants, which the compute format may round."""
-        moved: ErrorNumber = _moved(exact_number(self.rules, cuda_card.on_cpu(values)))
-        return moved
+        value, held = _held(self.rules, values)
+        return exact_number(self.rules, value, held)
 
     def running_maximum(self, x: Any) -> Any:
         """On the CPU, and back: the card's arrays have no such scan."""
@@ -204,8 +214,8 @@ class CardMomentSystem(MomentSystem):
 
     def constant(self, values: Any) -> MomentNumber:
         """Stored inputs."""
-        moved: MomentNumber = _moved(given_number(self.rules, cuda_card.on_cpu(values)))
-        return moved
+        value, held = _held(self.rules, values)
+        return given_number(self.rules, value, held)
 
     def forward(
         self, lowered: Lowered, state: Any, start: int, total: int, keep: bool

@@ -276,14 +276,18 @@ def _model(coefficients: tuple[float, float], size: FloatArray) -> FloatArray:
     return model
 
 
-def exact_number(rules: Rules, values: FloatArray) -> ErrorNumber:
+def exact_number(
+    rules: Rules, values: FloatArray, held: NDArray[np.bool_] | None = None
+) -> ErrorNumber:
     """Stored inputs, magnitude |value|.
 
     Values that the compute format does not hold are rounded where they enter; values
-    below its normal range may count as zero in a kernel that flushes.
+    below its normal range may count as zero in a kernel that flushes. `held` says which
+    it holds, for arrays of a card.
     """
     size = np.abs(values)
-    held = round_array(rules.compute, values) == values
+    if held is None:
+        held = round_array(rules.compute, values) == values
     error = np.where(held, 0.0, rules.u * size + rules.eta)
     if rules.flush:
         below = size < rules.compute.smallest_normal

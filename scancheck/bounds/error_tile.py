@@ -91,7 +91,7 @@ def run_forward(
         for k in range(keys):
             one = s[:, g, k, lane]
             if keep:
-                e = settle(one, c, path[start])
+                e = settle(one, c, path[max(start, 0)])
                 peak = one[PEAK]
                 if stores and start % every == 0:
                     e, peak = as_stored(one, c, e)
@@ -110,7 +110,7 @@ def run_forward(
                     raised(wt[3], xt[3]),
                     c,
                     here % every == 0,
-                    path[here],
+                    path[max(here, 0)],
                 )
                 one[RUNNING] = running[g, t, k, lane] if emulated else np.inf
                 e = sharper(settle(one, c, path[here + 1]), one[RUNNING])
@@ -185,9 +185,9 @@ def run_adjoint(
                     raised(above[3], yt[3]),
                     c,
                     boundary,
-                    path[done],
+                    path[max(done, 0)],
                 )
-                e = settle(one, c, path[done + 1])
+                e = settle(one, c, path[max(done + 1, 0)])
                 peak = one[PEAK]
                 if late and c[STATE_U] > 0.0:
                     here = start + t + 1

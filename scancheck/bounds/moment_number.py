@@ -158,8 +158,14 @@ class MomentNumber(ArrayNumber):
         return self.like(self.value, self.moment + own)
 
 
-def given_number(rules: Rules, values: FloatArray) -> MomentNumber:
-    """Stored inputs: exact where the compute format holds them, else rounded once."""
-    held = round_array(rules.compute, values) == values
+def given_number(
+    rules: Rules, values: FloatArray, held: NDArray[np.bool_] | None = None
+) -> MomentNumber:
+    """Stored inputs: exact where the compute format holds them, else rounded once.
+
+    `held` says where, for arrays of a card.
+    """
+    if held is None:
+        held = round_array(rules.compute, values) == values
     own = (rules.u * values) ** 2 + 2 * rules.eta**2
     return MomentNumber(rules, values, np.where(held, 0.0, own))

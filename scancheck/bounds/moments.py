@@ -69,7 +69,8 @@ def moments_for(
     biased = contract.accumulate == "truncate" and not products
     if forms or biased or contract.comp != "none" or short or not op.diagonal:
         return None
-    if device != "cpu" and cotangents is None and not products:
+    there = device != "cpu" and not op.reads_before
+    if there and cotangents is None and not products:
         solution = solve_moments_on_card(rules, op, tensors, switches, device)
     else:
         solution = solve(MomentSystem(rules), op, tensors, switches, cotangents)

@@ -79,7 +79,7 @@ def run_rows(
                 for i in range(n):
                     one[part * LANES + i] = s[part, g, key, first + i]
             if keep:
-                settle_row(rows, one, c, path[start])
+                settle_row(rows, one, c, path[max(start, 0)])
                 as_kept(rows, one, c, stores and start % every == 0)
                 write_row(states, 0, g, key, first, n, rows, one, trees)
         for t in range(o.shape[2]):
@@ -95,7 +95,7 @@ def run_rows(
                 if before:
                     if w_alike:
                         spread(one)
-                    keep_row(rows, one, c, path[here])
+                    keep_row(rows, one, c, path[max(here, 0)])
                 if not has_k:
                     drive_as_it_is(rows)
                 elif k_alike:
