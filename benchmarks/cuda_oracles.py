@@ -25,10 +25,14 @@ import torch
 from cuda_speed import commit_here, environment, figures_table, free_memory
 from figures import Figure
 
+from scancheck.bounds.card import CardErrorSystem, CardRankOneSystem
 from scancheck.bounds.moments import lambda_factor
+from scancheck.bounds.rules import rules_for
 from scancheck.campaign.trial import FALSE_ALARM_RATE
-from scancheck.contract import Contract
+from scancheck.case import make_case
+from scancheck.contract import Contract, Structure
 from scancheck.kernels.cuda.catalog import linear_scan, linear_scan_contract
+from scancheck.ops import OPS
 from scancheck.ops.linear_scan import LINEAR_SCAN
 from scancheck.ops.normal_form import Op
 from scancheck.ops.selective_scan import SELECTIVE_SCAN
@@ -37,6 +41,7 @@ from scancheck.oracles.cuda_double_double import CudaDoubleDoubleSystem
 from scancheck.oracles.cuda_fp64 import CudaFp64System, cuda_stretch
 from scancheck.oracles.cuda_rungs import solve_fp64_on_card
 from scancheck.oracles.engine import solve
+from scancheck.recipes.build import build
 from scancheck.screen import can_screen, screen
 
 DIAGONAL = (1, 2048, 131072)  # B, T, D
@@ -52,6 +57,11 @@ CASES = {
 }
 """What is judged by which contract."""
 FP64_RATE, DOUBLE_DOUBLE_RATE, MOST_TIMES_ORACLE = 1e11, 5e10, 3.0
+# Ops whose state is a matrix, with their recipes' tensors.
+MATRIX_STATES = ("linear_attention", "gla", "gated_delta_rule", "kda")
+HEADS = {"B": 4, "T": 2048, "H": 8, "HV": 8, "K": 64, "V": 64}
+MATRIX_RATE = 2e10
+SEQUENTIAL = Contract(structure=Structure(kind="sequential"))
 UNIT = "state-element-steps/s"
 CALLS, SHORT_S = 21, 0.5
 
@@ -172,6 +182,29 @@ def selective_arrays() -> dict[str, Any]:
     return on_card(tensors | {"A": -1 - 15 * torch.rand(D, N, device="cuda")})
 
 
+def matrix_states() -> Iterator[Figure]:
+    """Certified fp64 and the budget of ops with matrix states, gates included."""
+    for name in MATRIX_STATES:
+        op = OPS[name]
+        sizes = {axis: HEADS[axis] for axis in op.size_names}
+        inputs = build(make_case(name, sizes, recipe="gaussian_slow", seed=0))
+        there = {n: cuda_card.float64(x) for n, x in inputs.tensors.items()}
+        groups, keys, lanes = op.group_shape(sizes)
+        entries = groups * keys * lanes * sizes["T"]
+        where = f"{name} " + " ".join(f"{k}{n}" for k, n in sizes.items())
+        rules = rules_for(SEQUENTIAL, "fp32")
+        budget = CardErrorSystem if op.diagonal else CardRankOneSystem
+        for what, system in (
+            ("certified fp64, call", CudaFp64System()),
+            ("sequential budget, call", budget(rules)),
+        ):
+            value = entries / seconds(call(system, op, there, inputs.switches))
+            yield Figure(
+                name=what, shape=where, value=value, unit=UNIT, target=MATRIX_RATE
+            )
+            free_memory()
+
+
 def judging() -> Iterator[Figure]:
     """Judging a case over the oracle alone, by contract and shape."""
     for shape in JUDGED:
@@ -224,7 +257,7 @@ def main() -> int:
     output = parser.parse_args().output
     known = environment(()) | {"commit": commit_here()}
     figures: list[Figure] = []
-    for figure in chain(rates(), judging()):
+    for figure in chain(rates(), matrix_states(), judging()):
         figures.append(figure)
         print(figure.name, figure.shape, f"{figure.value:.4g}", flush=True)
         write(output, figures, known)
