@@ -1,6 +1,7 @@
 """The bench of the field: every adapter's verdict in every dtype, resumable.
 
     python benchmarks/field.py [--device cuda] [--update] [--match NAMES] [-o FOLDER]
+        [--workers LINES_AT_A_TIME]
 
 Writes FOLDER/README.md and rows.csv (default reports/field/cpu), and for each line the
 whole verdict as JSON. A line is one kernel in one dtype, judged by the quick profile
@@ -15,6 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -220,27 +222,34 @@ def run(
     folder: Path,
     device: str,
     seed: int,
+    *,
     update: bool,
+    workers: int = 1,
 ) -> list[Row]:
     """Judges what is asked for, or with `update` what is left; all rows of the page."""
     folder.mkdir(parents=True, exist_ok=True)
     kept = read_rows(folder / "rows.csv") if update else []
     found = {line_of(row): row for row in kept if row["verdict"] != NOT_JUDGED}
-    for kernel, dtype in asked:
-        if (kernel.name, dtype) in found:
-            continue
-        if kernel.unavailable is not None:
-            row = dict.fromkeys(FIELDS, "") | {"kernel": kernel.name, "dtype": dtype}
-            row |= {"op": kernel.op, "device": device, "verdict": NOT_JUDGED}
-            row |= {"reason": kernel.unavailable, "commit": commit()}
-            row["version"] = version_of(kernel.name)
-        else:
-            row = row_of(kernel, dtype, device, seed, folder)
-        found[line_of(row)] = row
-        print(*line_of(row), row["verdict"], row["reason"], row["seconds"], flush=True)
-        done = sorted(found.values(), key=line_of)
-        write_rows(done, FIELDS, folder / "rows.csv")
-        (folder / "README.md").write_text(page(done, device), encoding="utf-8")
+    left = [one for one in asked if (one[0].name, one[1]) not in found]
+
+    def line(one: tuple["Kernel", str]) -> Row:
+        kernel, dtype = one
+        if kernel.unavailable is None:
+            return row_of(kernel, dtype, device, seed, folder)
+        row = dict.fromkeys(FIELDS, "") | {"kernel": kernel.name, "dtype": dtype}
+        row |= {"op": kernel.op, "device": device, "verdict": NOT_JUDGED}
+        row |= {"reason": kernel.unavailable, "commit": commit()}
+        return row | {"version": version_of(kernel.name)}
+
+    with ThreadPoolExecutor(workers) as executor:
+        for future in as_completed(executor.submit(line, one) for one in left):
+            row = future.result()
+            found[line_of(row)] = row
+            told = row["verdict"], row["reason"], row["seconds"]
+            print(*line_of(row), *told, flush=True)
+            done = sorted(found.values(), key=line_of)
+            write_rows(done, FIELDS, folder / "rows.csv")
+            (folder / "README.md").write_text(page(done, device), encoding="utf-8")
     return list(found.values())
 
 
@@ -253,6 +262,7 @@ def main() -> int:
     """Judges all adapters; inside a process, one line."""
     parser = options_of(__doc__, "reports/field/cpu")
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--workers", type=int, default=1, help="lines at a time")
     parser.add_argument("--line", help="inside a process: the kernel and its dtype")
     parser.add_argument("--record", type=Path, help="and where its verdict goes")
     options: Any = parser.parse_args()
@@ -262,7 +272,14 @@ def main() -> int:
         print(json.dumps({k: v for k, v in row.items() if v}), flush=True)
         return 0
     asked = list(lines(options.match))
-    rows = run(asked, options.output, options.device, options.seed, options.update)
+    rows = run(
+        asked,
+        options.output,
+        options.device,
+        options.seed,
+        update=options.update,
+        workers=options.workers,
+    )
     crashed = [row for row in rows if row["reason"].startswith("process ended")]
     return int(bool(crashed))
 

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scancheck.adapters.fla_rows import RECURRENT, ROWS, Row
+from scancheck.adapters.triton_configurations import FIRST, take_first
 from scancheck.adapters.triton_interpreter import BF16_IS_WRONG, activate
 from scancheck.contract import Contract, Structure
 from scancheck.kernel import Kernel
@@ -85,6 +86,7 @@ def call(row: Row, **tensors: "Tensor") -> "tuple[Tensor, Tensor]":
 def _function(family: str, name: str, interpreted: bool) -> Any:
     """The function of fla.ops, imported so that it can run."""
     if not interpreted:
+        take_first()
         return getattr(import_module(f"fla.ops.{family}"), name)
     activate()
     with _without_dispatch(), warnings.catch_warnings():
@@ -198,6 +200,6 @@ def _kernel(row: Row) -> Kernel:
         supports=(*row.tensors, *row.calls),
         unavailable=unavailable(row.family, row.function),
         longest=LONGEST_INTERPRETED if interpreted else None,
-        note=BF16_IS_WRONG if interpreted else None,
+        note=BF16_IS_WRONG if interpreted else f"each Triton kernel with {FIRST}",
         devices=("cpu",) if interpreted else ("cuda",),
     )

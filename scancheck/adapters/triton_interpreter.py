@@ -35,6 +35,7 @@ from functools import cache, wraps
 from types import ModuleType
 from typing import Any
 
+from scancheck.adapters.triton_configurations import take_first
 from scancheck.errors import KernelUnavailable
 
 BF16_IS_WRONG = "in Triton's interpreter; not in bf16, which is wrong there"
@@ -69,7 +70,7 @@ def activate() -> None:
         with _environment_kept():
             triton.knobs.runtime.interpret = True
         _interpret_library()
-    _take_first_configuration()
+    take_first()
     _rewrite_kernels()
     _type_comparisons()
     _silence_arithmetic()
@@ -113,25 +114,6 @@ def _interpret_library() -> None:
             for attribute, value in list(vars(module).items()):
                 if isinstance(value, JITFunction):
                     setattr(module, attribute, interpreted(value.fn))
-
-
-def _take_first_configuration() -> None:
-    from triton.runtime.autotuner import Autotuner
-
-    timed = Autotuner.run
-
-    @wraps(timed)
-    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
-        configurations = self.configs
-        self.nargs = dict(zip(self.arg_names, args, strict=False))
-        # What a kernel itself rules out for these sizes stays out.
-        self.configs = self.prune_configs(kwargs)[:1]
-        try:
-            return timed(self, *args, **kwargs)
-        finally:
-            self.configs = configurations
-
-    Autotuner.run = run
 
 
 def _rewrite_kernels() -> None:
