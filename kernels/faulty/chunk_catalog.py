@@ -16,8 +16,6 @@ CHUNK = 16
 ERASING = ("delta_rule", "gated_delta_rule", "kda")
 ATTENTION = ("simple_gla", *ERASING)
 CHUNK_OPS = (*ATTENTION, "rwkv6")
-# Gated chunks that erase err by more than their steps: no contract covers them yet.
-JUDGED = ("simple_gla", "delta_rule", "rwkv6")
 LOOP = "chunk_form_torch"
 
 CHUNK_BUGS = (
@@ -94,8 +92,8 @@ def chunk_faulty() -> tuple[Kernel, ...]:
     )
 
 
-def chunk_controls(ops: tuple[str, ...] = JUDGED) -> tuple[Kernel, ...]:
-    """The fault-free chunks of ops: control.simple_gla.chunk_form_torch."""
+def chunk_controls() -> tuple[Kernel, ...]:
+    """The fault-free chunks of each op: control.simple_gla.chunk_form_torch."""
     return tuple(
         Kernel(
             name=f"control.{op}.{LOOP}",
@@ -107,18 +105,14 @@ def chunk_controls(ops: tuple[str, ...] = JUDGED) -> tuple[Kernel, ...]:
             gradients=True,
             edge_sizes=True,
         )
-        for op in ops
+        for op in CHUNK_OPS
     )
 
 
 def contract_of(op: str) -> Contract:
-    """Chunks with decays by differences of sums of logs; erasing ones as step by step.
-
-    What erases has no bound of its own in chunks so far; a fault is far beyond those
-    of steps.
-    """
-    if op in ERASING:
-        return parse_contract("structure=sequential")
+    """Chunks with decays by differences of sums of logs, where there are gates."""
+    if op == "delta_rule":
+        return parse_contract(f"structure=chunk({CHUNK})")
     return parse_contract(
         f"structure=chunk({CHUNK}),log=diff,gate_gradient=reverse_cumsum"
     )

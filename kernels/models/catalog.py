@@ -11,6 +11,7 @@ from scancheck.kernel import Kernel
 from scancheck.kernels.models.algorithm import Algorithm
 from scancheck.kernels.models.arithmetic import Arithmetic
 from scancheck.kernels.models.by_sequence import taking_sequences
+from scancheck.kernels.models.chunk_catalog import chunk_models
 from scancheck.kernels.models.declared import ROUNDED_ONCE, dtypes_held
 from scancheck.kernels.models.step_calls import FAMILIES, step_call
 
@@ -78,7 +79,7 @@ def models() -> tuple[Kernel, ...]:
         for variant, orders in LOG_FORMS.items():
             kernels += [model(op, algorithm, variant) for algorithm in orders]
     kernels += [model(op, "sequential", "plain") for op in FAMILIES]
-    return tuple(kernels)
+    return (*kernels, *chunk_models())
 
 
 def model(

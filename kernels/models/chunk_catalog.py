@@ -56,25 +56,35 @@ _OF_TWO_FACTORS = ErrorModel(e0=2 * Arithmetic.FUNCTION_ERROR + 1.01)
 
 def chunk_models() -> tuple[Kernel, ...]:
     """Every chunk model that is registered by name."""
-    return (
+    kernels = [
         chunk_model("linear_attention", "plain"),
         chunk_model("retention", "plain"),
+        chunk_model("retention", "log_diff"),
         chunk_model("lightning_attention", "log_diff"),
-        *(
-            chunk_model(op, variant)
-            for op in ("simple_gla", "ssd")
-            for variant in VARIANTS["head"]
-        ),
-        *(
-            chunk_model(op, variant, block=block)
-            for op in ("gla", "rwkv6")
-            for variant, block in (
-                ("log_diff", None),
-                ("log_diff", 16),
-                ("log_factored", None),
-            )
-        ),
-    )
+    ]
+    for op in ("simple_gla", "ssd"):
+        kernels += [chunk_model(op, variant) for variant in VARIANTS["head"]]
+        kernels.append(
+            chunk_model(op, "log_diff", operands="tf32", accumulate="truncate")
+        )
+    kernels += [
+        chunk_model("ssd", "log_diff", operands="storage"),
+        chunk_model("ssd", "log_diff", operands="storage", state="bf16"),
+    ]
+    for op in ("gla", "rwkv6"):
+        kernels += [
+            chunk_model(op, "log_diff"),
+            chunk_model(op, "log_diff", block=16),
+            chunk_model(op, "log_factored"),
+        ]
+    for op in RANK_ONE:
+        variant = "plain" if GATES[op] == "none" else "log_diff"
+        kernels += [
+            *(chunk_model(op, variant, inverse=way) for way in CHOICES["inverse"]),
+            chunk_model(op, variant, inverse="block", operands="storage"),
+        ]
+    kernels.append(chunk_model("kda", "log_diff", block=16))
+    return tuple(kernels)
 
 
 def chunk_model(

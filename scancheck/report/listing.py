@@ -30,7 +30,17 @@ _VALUES = {
     "domain": "INPUT:LOWEST:HIGHEST between plus signs",
 }
 # What tells one built-in kernel from another.
-ALGORITHM_KEYS = ("compute", "state", "state_every", "structure", "log", "comp")
+ALGORITHM_KEYS = (
+    "compute",
+    "state",
+    "state_every",
+    "structure",
+    "log",
+    "comp",
+    "operands",
+    "accumulate",
+    "inverse",
+)
 
 
 def tables(

@@ -13,7 +13,6 @@ from scancheck.kernel import Kernel
 from scancheck.kernels.faulty import catalog, chunked_torch
 from scancheck.kernels.faulty.chunk_catalog import (
     CHUNK_BUGS,
-    CHUNK_OPS,
     chunk_controls,
     chunk_faulty,
 )
@@ -80,7 +79,7 @@ def test_signature_names_the_parameters_of_the_op(kernel: Kernel) -> None:
 def test_bugs_of_ops_with_heads_say_what_they_are() -> None:
     """They have a name, hazard and symptom too, and the signature of their op."""
     planted = (*step_faulty(), *chunk_faulty())
-    kernels = (*planted, *step_controls(), *chunk_controls(CHUNK_OPS))
+    kernels = (*planted, *step_controls(), *chunk_controls())
     assert len({kernel.name for kernel in kernels}) == len(kernels)
     hazards = [bug.hazard for bug in (*STEP_BUGS, *CHUNK_BUGS)]
     assert len(set(hazards)) == len(hazards)

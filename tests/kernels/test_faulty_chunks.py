@@ -12,7 +12,6 @@ from test_chunk_forms import drawn
 from scancheck.kernel import Kernel
 from scancheck.kernels.faulty.chunk_catalog import (
     CHUNK,
-    CHUNK_OPS,
     chunk_controls,
     chunk_faulty,
 )
@@ -88,9 +87,7 @@ def wrong_outputs(kernel: Kernel, tensors: Tensors) -> set[str]:
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("H", [1, 2, 4])
-@pytest.mark.parametrize(
-    "kernel", chunk_controls(CHUNK_OPS), ids=lambda kernel: kernel.name
-)
+@pytest.mark.parametrize("kernel", chunk_controls(), ids=lambda kernel: kernel.name)
 def test_control_is_right(kernel: Kernel, H: int, dtype: torch.dtype) -> None:
     """The control is within the bound in every format, with and without groups."""
     for T in (0, 1, CHUNK, 37):

@@ -17,6 +17,7 @@ from scancheck.kernels.models.catalog import (
     model,
     models,
 )
+from scancheck.kernels.models.chunk_catalog import GATES, RANK_ONE
 from scancheck.kernels.models.step_calls import FAMILIES
 from scancheck.ops import OPS
 from scancheck.ops.calling import ARGUMENTS
@@ -66,8 +67,7 @@ def test_every_op_in_step_form_is_registered(op: str) -> None:
 
     It takes the initial state in the op's layout under the op's name.
     """
-    (kernel,) = (kernel for kernel in models() if kernel.op == op)
-    assert kernel.name == f"model.{op}.sequential.plain"
+    (kernel,) = (k for k in models() if k.name == f"model.{op}.sequential.plain")
     assert {"fp16", "bf16", "fp32"} <= set(kernel.dtypes)
     parameters = inspect.signature(kernel.call).parameters
     for spec in OPS[op].inputs:
@@ -75,6 +75,19 @@ def test_every_op_in_step_form_is_registered(op: str) -> None:
         by_time = spec.axes[:2] == ("B", "T")
         assert by_time == (spec.name in FAMILIES[op].sequences)
     assert FAMILIES[op].state == OPS[op].state
+
+
+@pytest.mark.parametrize("op", FAMILIES)
+def test_every_op_is_registered_in_chunks(op: str) -> None:
+    """With its inverses where it has one, operands of its own, and two levels."""
+    names = {kernel.name for kernel in models() if ".chunk64" in kernel.name}
+    variant = "plain" if GATES[op] == "none" or op == "retention" else "log_diff"
+    assert f"model.{op}.chunk64.{variant}" in names
+    if op in RANK_ONE:
+        for inverse in ("block", "neumann", "block.operands_storage"):
+            assert f"model.{op}.chunk64.{variant}.inverse_{inverse}" in names
+    if op in ("gla", "rwkv6", "kda"):
+        assert f"model.{op}.chunk64_blocks16.log_diff" in names
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -118,8 +131,10 @@ def test_signature_names_the_ops_inputs(kernel: Kernel) -> None:
     """
     op = OPS[kernel.op]
     expected = {spec.name for spec in op.inputs} | set(op.switches)
-    if ".log_" in kernel.name:
+    if ".log_" in kernel.name and kernel.op in SCANS:
         expected.discard("a")
+    if ".chunk" in kernel.name:
+        expected.discard("gv")  # chunks of products have gates of keys alone
     parameters = inspect.signature(kernel.call).parameters
     called = kernel.op not in SCANS or kernel.name.split(".", 2)[2] in TAKING
     assert set(parameters) == expected | (set(ARGUMENTS) if called else set())

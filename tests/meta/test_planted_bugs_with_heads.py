@@ -45,3 +45,18 @@ def test_step_form_passes(name: str, dtype: str) -> None:
     """Each op's model passes with gradients, and every part of the op is seen."""
     result = verify(name, dtypes=[dtype], gradients=True)
     assert (result.verdict, result.record.unseen) == ("PASS", ())
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        ("model.linear_attention.chunk64.plain", "fp32"),
+        ("model.gla.chunk64_blocks16.log_diff", "bf16"),
+        ("model.rwkv7.chunk64.log_diff", "fp16"),
+        ("model.gated_delta_rule.chunk64.log_diff.inverse_block", "fp32"),
+    ],
+)
+def test_chunks_pass(name: str, dtype: str) -> None:
+    """Chunks of matrix products do too."""
+    result = verify(name, dtypes=[dtype], gradients=True)
+    assert (result.verdict, result.record.unseen) == ("PASS", ())
