@@ -41,5 +41,6 @@ PACKAGES = {
     "jax": ("jax", "torch"),
     "mambapy": ("mambapy", "torch"),
     "torch": ("torch",),
+    "transformers": ("transformers", "torch"),
     "examples": ("torch",),
 }

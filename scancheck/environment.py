@@ -21,6 +21,7 @@ PACKAGES = (
     "mambapy",
     "fla-core",
     "triton",
+    "transformers",
 )
 NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
 

@@ -10,6 +10,7 @@ from scancheck.adapters.jax_associative_scan import jax_associative_scan
 from scancheck.adapters.mambapy_pscan import mambapy_pscan
 from scancheck.adapters.mambapy_selective_scan import mambapy_selective_scan
 from scancheck.adapters.torch_associative_scan import torch_associative_scan
+from scancheck.adapters.transformers import transformers_kernels
 from scancheck.kernel import Kernel
 
 
@@ -24,4 +25,5 @@ def adapters() -> tuple[Kernel, ...]:
         mambapy_selective_scan("selective_scan_seq"),
         torch_associative_scan("generic"),
         torch_associative_scan("pointwise"),
+        *transformers_kernels(),
     )

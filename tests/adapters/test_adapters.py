@@ -24,8 +24,9 @@ from scancheck.recipes.inputs import Inputs
 from scancheck.runner import accepted_parameters, execute
 
 LINEAR_SCAN, SELECTIVE_SCAN = OPS["linear_scan"], OPS["selective_scan"]
-# flash-linear-attention's many kernels have tests of their own.
-BY_NAME = {k.name: k for k in adapters() if not k.name.startswith("fla.")}
+# The many kernels of these packages have tests of their own.
+OTHERS = ("fla.", "transformers.")
+BY_NAME = {k.name: k for k in adapters() if not k.name.startswith(OTHERS)}
 AVAILABLE = [kernel for kernel in BY_NAME.values() if kernel.unavailable is None]
 LINEAR = [kernel for kernel in AVAILABLE if kernel.op == "linear_scan"]
 SELECTIVE = [kernel for kernel in AVAILABLE if kernel.op == "selective_scan"]
