@@ -52,11 +52,11 @@ def scores_of(
     """Scores [G, C, C] of rows x and columns y [G, C, K], `below` the diagonal."""
     d, off = np.abs(weights.decay.value), weights.decay.error
     keys, chunk = x.value.shape[2], x.value.shape[1]
-    value = _summed(weights.decay.value, x.value, y.value)
+    value = summed_over_keys(weights.decay.value, x.value, y.value)
     a, b = x.sized, y.sized
-    size = _summed(d, a.size, b.size)
-    error = _summed(d, a.size, b.error) + _summed(d, a.error, b.top)
-    error = error + _summed(off, a.top, b.top)
+    size = summed_over_keys(d, a.size, b.size)
+    error = summed_over_keys(d, a.size, b.error) + summed_over_keys(d, a.error, b.top)
+    error = error + summed_over_keys(off, a.top, b.top)
     casts = products.cast_growth(2)
     error = error + casts * (size + error)
     lost = products.floor + (products.low.eta if products.low is not None else 0.0)
@@ -68,7 +68,7 @@ def scores_of(
     return Matrix(value * mask, whole.error * mask)
 
 
-def _summed(d: FloatArray, x: FloatArray, y: FloatArray) -> FloatArray:
+def summed_over_keys(d: FloatArray, x: FloatArray, y: FloatArray) -> FloatArray:
     """Sums over keys of x_ti d_tji y_ji, d [G, N, C, C]."""
     if d.shape[1] == 1:
         one: FloatArray = d[:, 0] * (x @ turned(y))

@@ -25,6 +25,8 @@ from scancheck.ops.normal_form import Cotangents, Lowered
 
 FloatArray = NDArray[np.float64]
 
+NO_DECAY = 1e-200  # what decays so leaves nothing, also in fp64
+
 
 class RankOneChunkSystem(ErrorSystem):
     """Runs ops over error numbers, the recurrence chunk by chunk.
@@ -196,20 +198,20 @@ class RankOneChunkSystem(ErrorSystem):
             return found if name == "v" else found[..., None]
 
         read, p, gates = number("read"), number("p"), number("gates")
-        w, key = lowered.w.value, np.zeros(())
+        key: FloatArray = np.zeros(())
         if lowered.erases_decayed:
             # dk is what k writes and erases; dq what it reads by w k.
             written = self._written(lowered, p, number("b"))
-            q = _divided(read, w)
+            q = _divided(read, lowered.w)
             bars = {"p": _nothing(written), "q": q, "k": written}
             key = lowered.q.value * q.value
-            if w.shape[2] == 1:
+            if lowered.w.shape[2] == 1:
                 key = key.sum(2, keepdims=True)
         else:
             bars = {"p": p, "q": read, "k": number("k")}
         gates = gates.like(gates.value - key, *gates.components[1:])
         if lowered.log_w is None:
-            bars["w"] = _divided(gates, w)
+            bars["w"] = _divided(gates, lowered.w)
         else:
             bars |= {"w": gates, "log_w": gates}
         return Cotangents(v=number("v"), r=number("r"), **bars)
@@ -243,12 +245,17 @@ def _nothing(x: ErrorNumber) -> ErrorNumber:
     return x.like(zero, zero, zero, x.peak)
 
 
-def _divided(x: ErrorNumber, w: FloatArray) -> ErrorNumber:
-    """x / w, for an op that multiplies by w again; zero where w is."""
-    inverse = 1.0 / np.where(w != 0.0, w, np.inf)
+def _divided(x: ErrorNumber, w: ErrorNumber) -> ErrorNumber:
+    """x / w, for an op that multiplies by w again, and its error by w + e.
+
+    Zero where w leaves nothing, in fp64 too.
+    """
+    size = np.abs(w.value)
+    inverse = 1.0 / np.where(size > NO_DECAY, w.value, np.inf)
+    top = np.where(size > NO_DECAY, size + w.error, np.inf)
     value, _, error, peak = x.components
     value = value * inverse
-    return x.like(value, np.abs(value), error * np.abs(inverse), peak)
+    return x.like(value, np.abs(value), error / top, peak)
 
 
 def _part(lowered: Lowered, span: slice) -> Lowered:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scancheck.bounds.budget import Allowance, Budget, budget_for, storage_dtype
+from scancheck.bounds.contract_emulation import emulated_for
 from scancheck.bounds.moments import lambda_factor, moments_for, rho, rho_limit
 from scancheck.case import Case
 from scancheck.checks.judging_device import judged_on
@@ -302,17 +303,14 @@ def _forward_checks(
     chains = chains_of(op, sizes)
     recipe = RECIPES.get(case.recipe)
     judges = recipe is not None and recipe.independent_roundings
-    moments = None
+    moments, drawn = None, False
     # Sequences of other lengths, called together, share no number of roundings.
     if judges and chains >= MIN_CHAINS and op.calling is None:
-        moments = moments_for(
-            op,
-            inputs.tensors,
-            inputs.switches,
-            request.contract,
-            case.dtype,
-            device=device,
-        )
+        given = op, inputs.tensors, inputs.switches, request.contract, case.dtype
+        moments = moments_for(*given, device=device)
+        if moments is None:
+            # Of single elements drawn roundings say too little for lambda.
+            moments, drawn = emulated_for(*given), True
     checks = []
     for name, found in metrics.items():
         value = limit = None
@@ -323,7 +321,7 @@ def _forward_checks(
             value = rho(error, root)
             limit = rho_limit(chains)
             factor = lambda_factor(max(request.elements, error.size), request.p)
-            beyond = bool((error > factor * root).any())
+            beyond = not drawn and bool((error > factor * root).any())
         axis = _time_axis(op, name, found.ratio.ndim)
         checks.append(
             judge(

@@ -1,32 +1,37 @@
 """Budgets of chunked rank-one kernels hold for those, and are no excuse for others."""
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from machines.chunk_trial import (
+    DTYPES,
+    NAMES,
+    case_of,
+    claim,
+    computed,
+    drawn,
+    judged,
+    one_thread,
+    ratios,
+)
 from machines.chunked_rank_one import Machine, run
-from numpy.typing import NDArray
 
-from scancheck.bounds.budget import Budget, budget_for
+from scancheck.bounds.budget import budget_for
 from scancheck.bounds.rank_one_chunk_system import RankOneChunkSystem
 from scancheck.bounds.rules import rules_for
-from scancheck.case import Case, make_case
-from scancheck.contract import Contract, ErrorModel, Structure
+from scancheck.contract import Contract, Structure
 from scancheck.errors import CaseInvalid
-from scancheck.formats import FORMATS, round_array
 from scancheck.ops import OPS
-from scancheck.oracles.ball import certified_radius
-from scancheck.oracles.engine import Solution, solve
+from scancheck.ops.custom import custom_op
+from scancheck.ops.heads import per_head, per_key, per_lane
+from scancheck.ops.normal_form import Lowered
+from scancheck.oracles.engine import solve
 from scancheck.oracles.fp64 import Fp64System
-from scancheck.recipes import build
-from scancheck.recipes.inputs import cotangents
 
-FloatArray = NDArray[np.float64]
-Tensors = dict[str, FloatArray]
-
-NAMES = ("delta_rule", "gated_delta_rule", "kda", "rwkv7")
 RECIPES = (
     "gaussian_slow",
     "repeated_keys",
@@ -37,84 +42,6 @@ RECIPES = (
     "unnormalised_keys",
     "converged_state",
 )
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-# torch's exponential of a float is within two ulps.
-CONTRACT = Contract(operands="storage", exp=ErrorModel(e0=4.0, e1=0.0))
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Matrices this small are slower on several threads, on a busy machine by far."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-def claim(op: str, chunk: int, **more: str) -> Contract:
-    """The contract of the machine's chunks."""
-    log = "none" if op == "delta_rule" else "diff"
-    structure = Structure(kind="chunk", chunk=chunk)
-    return replace(CONTRACT, **{"structure": structure, "log": log, **more})
-
-
-def case_of(op: str, recipe: str, dtype: str, steps: int, chunk: int) -> Case:
-    """Two rows of two heads, with an initial state."""
-    heads = {"H": 2} if op == "rwkv7" else {"H": 1, "HV": 2}
-    return make_case(
-        op,
-        {"B": 2, "T": steps, **heads, "K": 16, "V": 8},
-        dtype=dtype,
-        recipe=recipe,
-        seed=1,
-        options={"chunk": chunk, "initial_state": True},
-    )
-
-
-def drawn(case: Case) -> tuple[Tensors, Tensors]:
-    """Tensors and dense cotangents."""
-    return build(case).tensors, cotangents(case, "dense", case.seed)
-
-
-def computed(machine: Machine, case: Case, tensors: Tensors, bars: Tensors) -> Tensors:
-    """Outputs and gradients of the machine, stored as the case says."""
-    op = OPS[case.op]
-    leaves = {n: torch.tensor(x, dtype=torch.float32) for n, x in tensors.items()}
-    for leaf in leaves.values():
-        leaf.requires_grad_()
-    outputs = run(machine, case.op, leaves)
-    names = [spec.name for spec in op.outputs]
-    given = [torch.tensor(bars[n], dtype=torch.float32) for n in names]
-    gradients = torch.autograd.grad(outputs, list(leaves.values()), given)
-    got = dict(zip([*names, *leaves], [*outputs, *gradients], strict=True))
-    kinds = {spec.name: spec.kind for spec in (*op.inputs, *op.outputs)}
-    return {
-        n: round_array(
-            FORMATS[case.dtype if kinds[n] == "storage" else "fp32"],
-            x.detach().double().numpy(),
-        )
-        for n, x in got.items()
-    }
-
-
-def ratios(got: Tensors, truth: Solution, budget: Budget) -> dict[str, float]:
-    """The largest error over its budget, where the budget says that there is one."""
-    allowed = budget.outputs | budget.gradients
-    found = {}
-    for name, ball in (truth.outputs | truth.gradients).items():
-        bound = allowed[name].error + certified_radius(ball)
-        ratio = np.abs(got[name] - ball.value) / bound
-        excused = allowed[name].overflows
-        found[name] = float(np.where(excused, 0.0, np.nan_to_num(ratio, nan=9.0)).max())
-    return found
-
-
-def judged(machine: Machine, contract: Contract, case: Case) -> dict[str, float]:
-    """Ratios of a machine under a contract on a case."""
-    tensors, bars = drawn(case)
-    budget = budget_for(OPS[case.op], tensors, {}, contract, case.dtype, bars)
-    truth = solve(Fp64System(), OPS[case.op], tensors, {}, bars)
-    return ratios(computed(machine, case, tensors, bars), truth, budget)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -249,6 +176,84 @@ def test_tiles_do_not_matter(name: str, monkeypatch: pytest.MonkeyPatch) -> None
         for tensor, allowance in one.items():
             again = other[tensor].error
             assert np.allclose(allowance.error, again, rtol=1e-9, atol=0), tensor
+
+
+def _with_sigmoid(x: Mapping[str, Any], carry: Any) -> tuple[Lowered, Any]:
+    """A gated delta rule of strength sigmoid(b), which hands on beta k and w k only."""
+    k, strength = per_key(x["k"], 2), per_head(x["b"]).sigmoid()
+    log_w = per_head(x["g"])
+    w, written = log_w.exp(), strength * k
+    lowered = Lowered(
+        w=w,
+        log_w=log_w,
+        p=-written,
+        q=w * k,
+        k=written,
+        v=per_lane(x["v"]),
+        r=per_key(x["q"] * x["scale"], 2),
+        erases_decayed=True,
+    )
+    return lowered, carry
+
+
+def test_a_custom_rule_has_budgets_in_chunks() -> None:
+    """Its k and beta are taken apart, and gradients go through its own lowering."""
+    inputs = {"q": "B T H K", "k": "B T H K", "v": "B T HV V"}
+    inputs |= {"g": "B T HV", "b": "B T HV"}
+    op = custom_op(
+        "sigmoid_rule",
+        _with_sigmoid,
+        inputs=inputs,
+        like="gated_delta_rule",
+        ranges={"b": (-3.0, 3.0)},
+        rank_one=True,
+    ).op
+    case = case_of("gated_delta_rule", "correlated_keys", "fp32", 43, 16)
+    tensors, bars = drawn(case)
+    del tensors["beta"]
+    rng = np.random.default_rng(2)
+    drawn_b = rng.uniform(-3.0, 3.0, tensors["g"].shape)
+    tensors["b"] = drawn_b.astype(np.float32).astype(np.float64)
+    leaves = {
+        n: torch.tensor(x, dtype=torch.float32, requires_grad=True)
+        for n, x in tensors.items()
+    }
+    given = {n: x for n, x in leaves.items() if n != "b"}
+    with one_thread():
+        outputs = run(
+            Machine(16), "gated_delta_rule", {**given, "beta": leaves["b"].sigmoid()}
+        )
+        cotangents = [
+            torch.tensor(bars[n], dtype=torch.float32) for n in ("o", "final_state")
+        ]
+        gradients = torch.autograd.grad(outputs, list(leaves.values()), cotangents)
+    names = ["o", "final_state", *leaves]
+    values = zip(names, [*outputs, *gradients], strict=True)
+    got = {n: x.detach().double().numpy() for n, x in values}
+    contract = claim("gated_delta_rule", 16)
+    budget = budget_for(op, tensors, {}, contract, "fp32", bars)
+    truth = solve(Fp64System(), op, tensors, {}, bars)
+    found = ratios(got, truth, budget)
+    assert min(found.values()) > 1e-5 and max(found.values()) <= 1.0, found
+
+
+@pytest.mark.parametrize("name", ["gated_delta_rule", "kda", "rwkv7"])
+def test_strong_gates_stay_within_their_budget(name: str) -> None:
+    """Decays that underflow, also in fp64; differences of sums of 10^4 lose digits."""
+    case = case_of(name, "beta_edges", "fp32", 43, 16)
+    tensors, bars = drawn(case)
+    gate = "w" if name == "rwkv7" else "g"
+    strength = 10.0 ** np.random.default_rng(0).uniform(-3, 4, tensors[gate].shape)
+    tensors[gate] = -strength.astype(np.float32).astype(np.float64)
+    got = computed(Machine(16), case, tensors, bars)
+    truth = solve(Fp64System(), OPS[name], tensors, {}, bars)
+    for log, holds in (("diff", True), ("segsum", False)):
+        contract = claim(name, 16, log=log)
+        budget = budget_for(OPS[name], tensors, {}, contract, "fp32", bars)
+        found = ratios(got, truth, budget)
+        assert (max(found.values()) <= 1.0) == holds, (log, found)
+        overflows = [a.overflows.any() for a in budget.gradients.values()]
+        assert not any(overflows)
 
 
 @pytest.mark.parametrize("steps", [0, 1, 15])
