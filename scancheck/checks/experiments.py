@@ -30,6 +30,8 @@ WIDER = (
     "comp=none",
     "state=bf16",
     "state=fp16",
+    "operands=tf32",
+    "operands=storage",
     "compute=tf32",
     "compute=storage",
     "compute=fp16",
@@ -41,6 +43,7 @@ PATTERNS = ("unknown", "local", "short_state")
 WIDENED = {
     "comp": "compensation",
     "state": "short_state",
+    "operands": "short_compute",
     "compute": "short_compute",
 }
 # What NaN that is none of a sequence's own says where it comes out.
@@ -282,7 +285,7 @@ def passing_contracts(report: CaseReport, claimed: Contract) -> dict[str, bool]:
             continue
         try:
             budget = budget_for(op, tensors, switches, contract, report.case.dtype)
-        except CaseInvalid:  # a log form has no bound for plain decays
+        except CaseInvalid:  # no bound of the form for plain decays, of the op at all
             continue
         informed = _informed_pass(report, budget.outputs)
         if informed is not None:
