@@ -14,6 +14,7 @@ import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import cache, partial
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
@@ -35,7 +36,6 @@ _NAME = "flash-linear-attention"
 _DISTRIBUTIONS = ("fla-core", _NAME)  # its kernels alone, and what once held all of it
 _INSTALL = "pip install 'scancheck[fla]'"
 _NEEDED = {"fla": _NAME, "einops": "einops", "triton": "triton"}  # module -> package
-BY_DIFFERENCES = ("simple_gla", "lightning_attention")  # of the chunk forms
 # How the chunk forms with a rank-one transition invert their triangles: solve_tril and
 # the kernels made of it invert blocks of 16 rows and merge them, dplr's go row by row.
 INVERSES = {
@@ -44,6 +44,20 @@ INVERSES = {
     "kda": "block",
     "rwkv7": "substitution",
 }
+# Families of diagonal chunk forms, and how they form decays. In fla/ops the operands
+# of their products have the dtype of the tensors: common/chunk_h.py and chunk_o.py
+# round v times its decay to the end of the chunk, masked scores and every state that
+# is read, gla/chunk.py and rwkv6/chunk.py q and k times decays to the start of a block,
+# k to the end of the chunk. Sums are in fp32, which tensor cores cut off.
+CHUNKS = {
+    "linear_attn": "none",
+    "simple_gla": "diff",
+    "retention": "diff",
+    "lightning_attn": "diff",
+    "gla": "diff",
+    "rwkv6": "diff",
+}
+BY_BLOCKS = ("gla", "rwkv6")  # a decay is two exponentials, with the errors of both
 LONGEST_INTERPRETED = 300  # tokens: four chunks of 64; longer ones take minutes each
 _NO_DISPATCH = "FLA_DISABLE_BACKEND_DISPATCH"
 
@@ -126,12 +140,13 @@ def _version() -> str:
 def contract_of(row: Row, *, interpreted: bool = False) -> Contract | None:
     """What a kernel's form says of its rounding; None: the default contract.
 
-    A recurrent form goes token by token. Chunks with a gate for each head form decays
-    as exponentials of differences of summed logs, and so do those with a rank-one
-    transition, whose gates for each key are differences within parts of 16 tokens.
-    Those round operands of products to the format of q, k and v, and sum logs by
-    tl.cumsum, a tree where it is compiled. Gates of diagonal transitions have their
-    gradient as a sum in reverse over all steps, in hgrn alone step by step.
+    A recurrent form goes token by token. Chunks of diagonal transitions are products of
+    operands in the dtype of the tensors, with decays as exponentials of differences of
+    summed logs; those of retention and lightning_attn are logs of constants. So are
+    chunks with a rank-one transition, whose gates for each key are differences within
+    parts of 16 tokens; they sum logs by tl.cumsum, a tree where it is compiled. Gates
+    of diagonal transitions have their gradient as a sum in reverse over all steps, in
+    hgrn alone step by step.
     """
     gated = not {"g", "gk", "w"}.isdisjoint(row.tensors)
     summed = gated and op_named(row.op).diagonal and row.family != "hgrn"
@@ -148,10 +163,18 @@ def contract_of(row: Row, *, interpreted: bool = False) -> Contract | None:
             operands="storage",
             inverse=INVERSES[row.op],
         )
-    if row.op in BY_DIFFERENCES:
-        chunks = Structure(kind="chunk", chunk=row.chunk)
-        return Contract(structure=chunks, log="diff", gate_gradient=gradient)
-    return None
+    if row.family not in CHUNKS:
+        return None
+    default = Contract()
+    twice = replace(default.exp, e0=2 * default.exp.e0)
+    return Contract(
+        structure=Structure(kind="chunk", chunk=row.chunk),
+        log=CHUNKS[row.family],
+        gate_gradient=gradient,
+        exp=twice if row.family in BY_BLOCKS else default.exp,
+        operands="storage",
+        accumulate="truncate",
+    )
 
 
 def fla_kernels() -> tuple[Kernel, ...]:

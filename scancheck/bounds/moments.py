@@ -52,12 +52,12 @@ def moments_for(
     size count anew in each state that it enters.
 
     Left out are gradients summed over time: their terms share the errors of states and
-    are not independent. None for compensated and log-space contracts and truncated
-    sums, whose largest roundings are not independent either, unless operands of matrix
-    products are shorter, which then have the largest ones; for transitions that are not
-    diagonal; and for computation shorter than fp32: there slow decays differ from one
-    by a few ulps, and every step errs in the same direction (correct bf16 scans gave
-    rho up to 4).
+    are not independent. None for compensated and log-space contracts, whose largest
+    roundings are not independent either, unless operands of matrix products are
+    shorter, which then have the largest ones; for transitions that are not diagonal;
+    and for computation shorter than fp32: there slow decays differ from one by a few
+    ulps, and every step errs in the same direction (correct bf16 scans gave rho up to
+    4).
 
     An output and an input never share a name, so one mapping holds both. With a CUDA
     `device` the moments of outputs alone are scanned there.
@@ -66,8 +66,7 @@ def moments_for(
     short = rules.compute.precision < FP32.precision
     products = rules.operand_cast is not None
     forms = contract.log != "none" and not products
-    biased = contract.accumulate == "truncate" and not products
-    if forms or biased or contract.comp != "none" or short or not op.diagonal:
+    if forms or contract.comp != "none" or short or not op.diagonal:
         return None
     if device != "cpu" and cotangents is None and not products:
         solution = solve_moments_on_card(rules, op, tensors, switches, device)

@@ -29,6 +29,8 @@ WIDER = (
     "comp=none",
     "state=bf16",
     "state=fp16",
+    "operands=tf32",
+    "operands=storage",
     "compute=tf32",
     "compute=storage",
     "compute=fp16",
@@ -40,6 +42,7 @@ PATTERNS = ("unknown", "local", "short_state")
 WIDENED = {
     "comp": "compensation",
     "state": "short_state",
+    "operands": "short_compute",
     "compute": "short_compute",
 }
 COMMON_CHUNKS = (64, 128, 256, 32, 16)
@@ -256,7 +259,7 @@ def passing_contracts(report: CaseReport, claimed: Contract) -> dict[str, bool]:
             continue
         try:
             budget = budget_for(op, tensors, switches, contract, report.case.dtype)
-        except CaseInvalid:  # a log form has no bound for plain decays
+        except CaseInvalid:  # no bound of the form for plain decays, of the op at all
             continue
         informed = _informed_pass(report, budget.outputs)
         if informed is not None:

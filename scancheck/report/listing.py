@@ -26,6 +26,7 @@ _VALUES = {
     "softplus": "as exp",
     "silu": "as exp",
     "casts": "POINT:FORMAT between plus signs; points: decay, drive",
+    "operands": f"compute, storage, {', '.join(CONTRACT_FORMATS)}",
     "domain": "INPUT:LOWEST:HIGHEST between plus signs",
 }
 # What tells one built-in kernel from another.

@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -13,7 +14,10 @@ from torch import Tensor
 from scancheck.adapters import fla
 from scancheck.adapters.catalog import adapters
 from scancheck.adapters.fla_rows import ROWS, Row
+from scancheck.bounds.budget import budget_for
+from scancheck.contract import Contract
 from scancheck.kernel import Kernel
+from scancheck.ops import OPS
 
 KERNELS = {kernel.name: kernel for kernel in adapters() if kernel.name[:4] == "fla."}
 HERE = [kernel for kernel in KERNELS.values() if kernel.unavailable is None]
@@ -368,3 +372,33 @@ def test_bf16_is_for_devices(
         assert kernel.devices == (("cuda",) if reason is None else ("cpu",))
         assert (kernel.note is None) == (reason is None)
         assert kernel.note is None or "bf16" in kernel.note
+
+
+@pytest.mark.parametrize("kernel", KERNELS.values(), ids=lambda kernel: kernel.name)
+def test_contracts_have_a_budget_on_the_op(kernel: Kernel) -> None:
+    """What a contract says of an op has a bound there, gradients included."""
+    op = OPS[kernel.op]
+    contract = kernel.contract
+    if contract is None:
+        contract = Contract()
+        if not op.diagonal:
+            pytest.skip("rank-one transitions have no budget by default")
+    tensors = {n: x.double().numpy() for n, x in case(kernel, "fp16").items()}
+    tensors = {n: x[:, :20] if x.shape[1:2] == (T,) else x for n, x in tensors.items()}
+    written = tensors["b" if kernel.op == "linear_scan" else "v"]
+    first, final = (spec.name for spec in op.outputs)
+    bars = {first: np.ones(written.shape), final: tensors["initial_state"]}
+    budget = budget_for(op, tensors, {}, contract, "fp16", bars)
+    for allowed in (budget.outputs | budget.gradients).values():
+        assert np.isfinite(allowed.error).all()
+
+
+def test_chunks_have_operands_in_the_dtype_of_the_tensors() -> None:
+    """And only they: a recurrent form multiplies no matrices."""
+    found = {
+        name.removeprefix("fla.")
+        for name, kernel in KERNELS.items()
+        if (kernel.contract or Contract()).operands == "storage"
+    }
+    families = {*fla.CHUNKS, *fla.INVERSES}
+    assert found == {f"chunk_{family}" for family in families}

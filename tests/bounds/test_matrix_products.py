@@ -491,6 +491,22 @@ def test_operands_above_the_range_of_fp16_are_foretold(name: str, form: str) -> 
     assert max(worst(name, got, tensors, contract, "bf16").values()) <= 1.0
 
 
+@pytest.mark.parametrize("size", [16, 64])
+def test_truncated_sums_alone_have_a_budget_and_rho(size: int) -> None:
+    """fp32 operands: the bias of sums that are cut off, which none to nearest have."""
+    name = "linear_attention"
+    tensors = drawn(name, STEPS[size], "fp32", 0.0, seed=11)
+    got = computed(name, "masked", Unit(FP32, truncates=True), size, tensors)
+    nearest = contract_of(name, "masked", size, "compute")
+    truncate = replace(nearest, accumulate="truncate")
+    for contract in (nearest, truncate):
+        found = rhos(name, got, tensors, contract, "fp32")
+        within = max(found.values()) < 1.3
+        assert within == (contract is truncate), found
+    ratios = worst(name, got, tensors, truncate, "fp32")
+    assert 0.01 < max(ratios.values()) <= 1.0, ratios
+
+
 @pytest.mark.parametrize(
     ("name", "contract", "words"),
     [
