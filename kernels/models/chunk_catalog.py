@@ -64,18 +64,17 @@ def chunk_models() -> tuple[Kernel, ...]:
     ]
     for op in ("simple_gla", "ssd"):
         kernels += [chunk_model(op, variant) for variant in VARIANTS["head"]]
-        kernels.append(
-            chunk_model(op, "log_diff", operands="tf32", accumulate="truncate")
-        )
-    kernels += [
-        chunk_model("ssd", "log_diff", operands="storage"),
-        chunk_model("ssd", "log_diff", operands="storage", state="bf16"),
-    ]
+        kernels += [
+            chunk_model(op, "log_diff", operands="storage"),
+            chunk_model(op, "log_diff", operands="tf32", accumulate="truncate"),
+            chunk_model(op, "log_diff", operands="storage", state="bf16"),
+        ]
     for op in ("gla", "rwkv6"):
         kernels += [
             chunk_model(op, "log_diff"),
             chunk_model(op, "log_diff", block=16),
             chunk_model(op, "log_factored"),
+            chunk_model(op, "log_diff", block=16, operands="storage"),
         ]
     for op in RANK_ONE:
         variant = "plain" if GATES[op] == "none" else "log_diff"

@@ -6,7 +6,9 @@ and (u_s S_{t-1})^2 more where the state is rounded into its own format first.
 
 Operands of matrix products (numerics 2.7) are rounded one by one: keys and values on
 the way into the state, (u k v)^2 each time, and where o_t = r_t^T S_t is read r_t and
-S_t. A score that meets the values in place of S_t is as uncertain on average.
+S_t. Inside a chunk scores meet the values in place of S_t, each term rounded on its
+own: as uncertain on average, but more where the terms cancel. So the larger one counts
+of S_t^2 and of the squares of the chunk's terms and of the state carried into it.
 """
 
 from dataclasses import replace
@@ -46,11 +48,12 @@ def _step(s, v, w, wv, x, xv, c, boundary):
 
 
 @jit()
-def _forward(w, x, r, has_r, s, c, cast, o, states, start, every, begin, stop):
+def _forward(w, x, r, has_r, s, c, cast, chunk, o, states, start, every, begin, stop):
     """Runs the tasks begin..stop of a tile, one for each group and lane.
 
-    Arrays [2, ...] hold values and moments, s [2, G, K, L] in place; `cast` is what a
-    state as an operand adds to its moment, as a share of its square.
+    Arrays [2, ...] hold values and moments, s [3, G, K, L] in place: its third row sums
+    the squares of the chunk's terms. `cast` is what a state as an operand adds to its
+    moment, as a share of its square.
     """
     _, groups, keys, lanes = s.shape
     steps = x.shape[2]
@@ -59,11 +62,15 @@ def _forward(w, x, r, has_r, s, c, cast, o, states, start, every, begin, stop):
         g, lane = task // lanes, task % lanes
         for k in range(keys):
             value, moment = s[0, g, k, lane], s[1, g, k, lane]
+            squares = s[2, g, k, lane]
             if keep:
                 states[0, 0, g, k, lane] = value
                 states[1, 0, g, k, lane] = moment
             for t in range(steps):
                 wt, xt = pick(w, g, t, k, lane), pick(x, g, t, k, lane)
+                if (start + t) % chunk == 0:
+                    squares = value * value
+                squares = wt[0] * wt[0] * squares + xt[0] * xt[0]
                 value, moment = _step(
                     value, moment, wt[0], wt[1], xt[0], xt[1], c,
                     (start + t) % every == 0,
@@ -73,7 +80,8 @@ def _forward(w, x, r, has_r, s, c, cast, o, states, start, every, begin, stop):
                     states[1, t + 1, g, k, lane] = moment
                 if has_r:
                     rt = pick(r, g, t, k, lane)
-                    term, seen = rt[0] * value, moment + cast * value * value
+                    term = rt[0] * value
+                    seen = moment + cast * max(value * value, squares)
                     o[0, g, t, lane] += term
                     o[1, g, t, lane] += (
                         rt[0] * rt[0] * seen
@@ -87,6 +95,7 @@ def _forward(w, x, r, has_r, s, c, cast, o, states, start, every, begin, stop):
                 else:
                     o[0, g, t, lane], o[1, g, t, lane] = value, moment
             s[0, g, k, lane], s[1, g, k, lane] = value, moment
+            s[2, g, k, lane] = squares
 
 
 @jit()
@@ -140,8 +149,8 @@ class MomentSystem:
         return given_number(self.rules, np.asarray(values, dtype=np.float64))
 
     def begin(self, state: MomentNumber) -> FloatArray:
-        """Value and moment of the initial state, [2, G, K, L]."""
-        return np.stack(state.components)
+        """Value, moment and square of the initial state, [3, G, K, L]."""
+        return np.stack([*state.components, state.value**2])
 
     def forward(
         self, lowered: Lowered, state: Any, start: int, total: int, keep: bool
@@ -161,7 +170,8 @@ class MomentSystem:
         loop = partial(
             _forward, w, drive,
             _packed(lowered.r, groups, keys), lowered.r is not None, s,
-            self._summed(total), self.cast, o, states, start - self.lead,
+            self._summed(total), self.cast, self.rules.structure.chunk or total, o,
+            states, start - self.lead,
             self.rules.state_every,
         )  # fmt: skip
         share(groups * lanes, drive.size, loop)
@@ -200,7 +210,7 @@ class MomentSystem:
 
     def end(self, state: Any, total: int) -> MomentNumber:
         """The final state, stored in the state's format."""
-        return MomentNumber(self.rules, *state).stored(self.rules.state_store)
+        return MomentNumber(self.rules, *state[:2]).stored(self.rules.state_store)
 
     def begin_adjoint(self, state: MomentNumber) -> Any:
         """The final state's cotangent, and a decay of one above the end."""

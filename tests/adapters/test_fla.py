@@ -401,7 +401,5 @@ def test_chunks_have_operands_in_the_dtype_of_the_tensors() -> None:
         for name, kernel in KERNELS.items()
         if (kernel.contract or Contract()).operands == "storage"
     }
-    families = ("linear_attn", "simple_gla", "retention", "lightning_attn")
-    rank_one = "delta_rule", "gated_delta_rule", "kda", "rwkv7"
-    wanted = (*families, "gla", "rwkv6", *rank_one)
-    assert found == {f"chunk_{family}" for family in wanted}
+    families = {*fla.CHUNKS, *fla.INVERSES}
+    assert found == {f"chunk_{family}" for family in families}
