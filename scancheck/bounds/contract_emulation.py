@@ -47,11 +47,15 @@ def emulated_for(
     An element's is the root mean square of DRAWS draws, in units of that of one
     rounding of size 1. It is meant for means over many elements, as rho takes them: a
     single one may be small by chance. None for diagonal transitions, for structures
-    other than chunks, and for computation shorter than fp32.
+    other than chunks, for computation shorter than fp32, and where sums that truncate,
+    which err in one direction, have the largest roundings.
     """
     rules = rules_for(contract, dtype)
     short = rules.compute.precision < FP32.precision
-    if op.diagonal or op.reads_before or rules.structure.kind != "chunk" or short:
+    biased = rules.sum_u > rules.u and rules.operand_cast is None
+    if op.diagonal or op.reads_before or rules.structure.kind != "chunk":
+        return None
+    if short or biased:
         return None
     operands = CONTRACT_FORMATS[resolve(contract, dtype).operands]
     system = EmulatedChunks(rules, contract.log, op.name, operands)

@@ -54,10 +54,10 @@ def moments_for(
     Left out are gradients summed over time: their terms share the errors of states and
     are not independent. None for compensated and log-space contracts, whose largest
     roundings are not independent either, unless operands of matrix products are
-    shorter, which then have the largest ones; for transitions that are not diagonal;
-    and for computation shorter than fp32: there slow decays differ from one by a few
-    ulps, and every step errs in the same direction (correct bf16 scans gave rho up to
-    4).
+    shorter, which then have the largest ones; for transitions that are not diagonal
+    (`contract_emulation` has chunks of those); and for computation shorter than fp32:
+    there slow decays differ from one by a few ulps, and every step errs in the same
+    direction (correct bf16 scans gave rho up to 4).
 
     An output and an input never share a name, so one mapping holds both. With a CUDA
     `device` the moments of outputs alone are scanned there.

@@ -98,8 +98,9 @@ def test_the_same_draws_every_time() -> None:
         ("kda", Contract(structure=Structure(kind="sequential"))),
         ("kda", claim("kda", 16, compute="bf16")),
         ("gla", claim("kda", 16)),
+        ("kda", claim("kda", 16, accumulate="truncate")),
     ],
 )
 def test_others_have_none(op: str, contract: Contract) -> None:
-    """Steps, computation shorter than fp32, diagonal transitions."""
-    assert emulated_for(OPS[op], {}, {}, contract, "bf16") is None
+    """Steps, short computation, diagonal transitions, truncated sums of fp32."""
+    assert emulated_for(OPS[op], {}, {}, contract, "fp32") is None
