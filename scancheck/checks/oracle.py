@@ -18,7 +18,12 @@ from scancheck.formats import format_named, round_array
 from scancheck.kernel import Kernel
 from scancheck.metrics import TensorMetrics, measure
 from scancheck.ops.calling import op_of
-from scancheck.ops.normal_form import Op, is_algebraic, spec_of
+from scancheck.ops.normal_form import (
+    Op,
+    is_algebraic,
+    outputs_with_chains,
+    spec_of,
+)
 from scancheck.oracles.ladder import Reference, Truth, certify
 from scancheck.recipes.build import build
 from scancheck.recipes.catalog import RECIPES
@@ -312,10 +317,11 @@ def _forward_checks(
             # Of single elements drawn roundings say too little for lambda.
             moments, drawn = emulated_for(*given), True
     checks = []
+    apart = outputs_with_chains(op)
     for name, found in metrics.items():
         value = limit = None
         beyond = False
-        if moments is not None and found.error.size:
+        if moments is not None and name in apart and found.error.size:
             inside = ~found.overflowing
             error, root = found.error[inside], moments[name][inside]
             value = rho(error, root)

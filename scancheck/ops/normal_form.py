@@ -199,6 +199,17 @@ def state_tensors(op: Op) -> frozenset[str]:
     return frozenset(state_inputs(op)) | {spec.name for spec in state_outputs(op)}
 
 
+def outputs_with_chains(op: Op) -> frozenset[str]:
+    """Outputs whose channels round apart from each other (numerics 2.8).
+
+    Further parts of a state have one entry where a state has its lanes. A running
+    number, of which a head has one, is in every part of a state that is in its units,
+    and adds up the same few terms: its roundings are not independent either.
+    """
+    sequence, state, *_ = (spec.name for spec in op.outputs)
+    return frozenset({sequence} if op.running is not None else {sequence, state})
+
+
 def value_lanes(op: Op, sizes: Mapping[str, int]) -> int:
     """Lanes of a group that hold values; the normalisers of a ratio are not counted."""
     _, _, lanes = op.group_shape(sizes)

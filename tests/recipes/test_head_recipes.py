@@ -193,3 +193,41 @@ def test_a_token_decays_by_all_its_steps() -> None:
     assert float(made["g"].max()) <= 0.0
     lengths = np.sqrt((made["k"] ** 2).sum(-1))
     assert np.abs(lengths - 1.0).max() < 1e-12
+
+
+def test_both_branches_of_an_mlstm_are_met() -> None:
+    """Ordinary gates meet either side of m, and either side of the denominator."""
+    sizes = {"B": 2, "T": 150, "H": 3, "K": 5, "V": 3}
+    case = make_case("mlstm", sizes, recipe="mixed_time_scales", seed=1)
+    made = build(case).tensors
+    forget = -np.logaddexp(0.0, -made["f"])
+    m, n = np.zeros((2, 3)), np.zeros((2, 3, 5))
+    kept, read = [], []
+    for t in range(150):
+        new = np.maximum(forget[:, t] + m, made["i"][:, t])
+        kept.append(forget[:, t] + m > made["i"][:, t])
+        n = np.exp(forget[:, t] + m - new)[..., None] * n
+        n = n + np.exp(made["i"][:, t] - new)[..., None] * made["k"][:, t]
+        m = new
+        size = np.abs((n * made["q"][:, t]).sum(-1)) / 5**0.5
+        read.append(size > np.exp(-m))
+    for met in (np.array(kept), np.array(read)):
+        assert 0.05 < met.mean() < 0.95
+        assert np.isfinite(m).all()
+
+
+@pytest.mark.parametrize(("dtype", "largest"), [("fp32", 88.7), ("fp64", 709.7)])
+def test_large_input_gates_leave_the_range(dtype: str, largest: float) -> None:
+    """Their exponentials overflow, while m stays above what its floor can hold."""
+    sizes = {"B": 1, "T": 150, "H": 2, "K": 3, "V": 2}
+    case = make_case("mlstm", sizes, dtype=dtype, recipe="large_input_gates", seed=1)
+    made = build(case).tensors
+    assert made["i"].max() > largest
+    assert made["i"].min() < -largest
+    m = np.maximum.accumulate(made["i"], 1)
+    assert float((m - np.logaddexp(0.0, -made["f"]).cumsum(1)).min()) > -largest
+
+
+def test_input_gates_reach_no_op_without_them() -> None:
+    """A recipe of input gates is for mlstm alone."""
+    assert [op for op, _ in RECIPES["large_input_gates"].supports] == ["mlstm"]
