@@ -82,8 +82,13 @@ class Store:
         self.rows: list[Timing] = []
         if path.exists():
             made = json.loads(path.read_text(encoding="utf-8"))
-            if made["environment"] != self.environment:
-                raise SystemExit(f"{path} is of another environment: remove it first")
+            other = _differing(made["environment"], self.environment)
+            if other:
+                raise SystemExit(
+                    f"{path} is of another environment: {'; '.join(other)}; remove it "
+                    "first"
+                )
+            self.environment = made["environment"] | self.environment
             self.rows = [Timing(**row) for row in made["rows"]]
 
     def has(self, shape: str, dtype: str, direction: str) -> bool:
@@ -105,6 +110,15 @@ class Store:
         part = self.path.with_suffix(".part")
         part.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
         os.replace(part, self.path)
+
+
+def _differing(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
+    """What both tell and tell differently; what is told since says nothing of then."""
+    return [
+        f"{name} {old[name]} there, {new[name]} here"
+        for name in old.keys() & new.keys()
+        if old[name] != new[name]
+    ]
 
 
 def read(path: Path) -> tuple[list[Timing], dict[str, str]]:

@@ -9,6 +9,7 @@ import multiprocessing
 # What PyTorch imports at the first backward pass, a second each time.
 FIRST_BACKWARD = "torch.fx.experimental.symbolic_shapes"
 FOR_ONE_KERNEL = ("scancheck.registry", "scancheck.runner.own_process", FIRST_BACKWARD)
+FOR_JUDGING = ("scancheck.checks.oracle",)  # of processes that judge cases
 
 
 def start_for_cuda(target: str, device: str | None) -> None:
@@ -26,5 +27,5 @@ def start_for_cuda(target: str, device: str | None) -> None:
         return
     from multiprocessing import forkserver
 
-    multiprocessing.set_forkserver_preload(list(FOR_ONE_KERNEL))
+    multiprocessing.set_forkserver_preload(list(FOR_ONE_KERNEL + FOR_JUDGING))
     forkserver.ensure_running()

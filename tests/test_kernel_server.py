@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scancheck.kernel_server import FOR_ONE_KERNEL, start_for_cuda
+from scancheck.kernel_server import FOR_JUDGING, FOR_ONE_KERNEL, start_for_cuda
 from scancheck.kernels.cuda import toolkit
 from scancheck.runner import own_process
 
@@ -40,7 +40,7 @@ def test_it_starts_for_cuda_alone(
 ) -> None:
     """With what the kernel's process imports, so that it is the same server."""
     start_for_cuda(target, device)
-    assert started == ([FOR_ONE_KERNEL] if starts else [])
+    assert started == ([FOR_ONE_KERNEL + FOR_JUDGING] if starts else [])
     assert own_process.FOR_ONE_KERNEL is FOR_ONE_KERNEL
 
 

@@ -11,7 +11,7 @@ import sys
 import sysconfig
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
@@ -68,7 +68,7 @@ class AnsweringProcess:
         self._stop = stop or Event()
         self._folder = tempfile.TemporaryDirectory(prefix="scancheck-")
         self._log = Path(self._folder.name) / "log"
-        self._context = _context(preload)
+        self._context = process_context(preload)
         self._process: Any = None
         self._connection: Connection | None = None
         self._fresh_s = STARTING_S  # given to a process for its first answer
@@ -124,7 +124,7 @@ class AnsweringProcess:
             args=(theirs, self._prepare, self._log, self._threads),
             daemon=True,
         )
-        with _main_module_left_out(self._prepare):
+        with _needs_main(self._prepare) or main_module_left_out():
             self._process.start()
         theirs.close()
         try:
@@ -185,7 +185,7 @@ def allowed_s(limit_s: float, steps: int) -> float:
     return limit_s * max(1.0, steps / PLAIN_STEPS)
 
 
-def _context(preload: tuple[str, ...]) -> Any:
+def process_context(preload: tuple[str, ...]) -> Any:
     """Forked from a server that has everything imported, else made from nothing."""
     methods = multiprocessing.get_all_start_methods()
     if "forkserver" not in methods:
@@ -195,16 +195,19 @@ def _context(preload: tuple[str, ...]) -> Any:
     return context
 
 
+def _needs_main(prepare: Prepare) -> nullcontext[None] | None:
+    """A context that changes nothing, for what lives in the main module."""
+    inside = b"__main__" in bytes(ForkingPickler.dumps(prepare))
+    return nullcontext() if inside else None
+
+
 @contextmanager
-def _main_module_left_out(prepare: Prepare) -> Iterator[None]:
+def main_module_left_out() -> Iterator[None]:
     """Within, a process that starts does not import the main module first.
 
     A script without `if __name__ == "__main__"` would run again there, and an
-    interactive session has nothing to import. What lives in it needs it, though.
+    interactive session has nothing to import.
     """
-    if b"__main__" in bytes(ForkingPickler.dumps(prepare)):
-        yield
-        return
     with _STARTING:
         main = sys.modules["__main__"]
         sys.modules["__main__"] = ModuleType("__main__")

@@ -160,7 +160,9 @@ def job_rows(job: Job, elements: int) -> list[Row]:
         gradients=job.cotangent is not None,
         elements=elements,
         p=FALSE_ALARM_RATE,
-        device=job.device,
+        # Judged here on a device too: as many workers as cores would wait for one card,
+        # and each load what judging needs there.
+        device="cpu",
     )
     inputs = build(case) if job.file is None else captured_inputs(job.file, case)
     bars = None

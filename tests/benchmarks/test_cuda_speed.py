@@ -49,8 +49,16 @@ def test_store_takes_up_a_run_where_it_was(tmp_path: Path) -> None:
     assert environment == {"gpu": "A"}
     assert {row.kernel: row.ms for row in rows} == {PLAIN: 0.18, "x": None}
     assert list(path.parent.iterdir()) == [path]
-    with pytest.raises(SystemExit, match="another environment"):
+    with pytest.raises(SystemExit, match="another environment: gpu A there, B here"):
         Store(path, {"gpu": "B"})
+
+
+def test_an_environment_that_tells_more_is_the_same(tmp_path: Path) -> None:
+    """A package that is asked for since was not known to be another one before."""
+    path = tmp_path / "rows.json"
+    Store(path, {"gpu": "A"}).add([ROW])
+    Store(path, {"gpu": "A", "fla-core": "0.6.0"}).add([replace(ROW, ms=0.18)])
+    assert read(path)[1] == {"gpu": "A", "fla-core": "0.6.0"}
 
 
 def test_what_does_not_run_has_a_note_and_no_ratio() -> None:
