@@ -39,6 +39,7 @@ PACKAGES = {
     "accelerated_scan": ("accelerated-scan", "torch"),
     "fla": ("fla-core", "triton", "torch"),
     "jax": ("jax", "torch"),
+    "mamba_ssm": ("mamba-ssm", "triton", "torch"),
     "mambapy": ("mambapy", "torch"),
     "torch": ("torch",),
     "transformers": ("transformers", "torch"),

@@ -18,6 +18,7 @@ PACKAGES = (
     "python-flint",
     "accelerated-scan",
     "jax",
+    "mamba-ssm",
     "mambapy",
     "fla-core",
     "triton",

@@ -7,6 +7,7 @@ run here is told from installed versions alone.
 from scancheck.adapters.accelerated_scan_ref import accelerated_scan_ref
 from scancheck.adapters.fla import fla_kernels
 from scancheck.adapters.jax_associative_scan import jax_associative_scan
+from scancheck.adapters.mamba_ssm import mamba_ssm_kernels
 from scancheck.adapters.mambapy_pscan import mambapy_pscan
 from scancheck.adapters.mambapy_selective_scan import mambapy_selective_scan
 from scancheck.adapters.torch_associative_scan import torch_associative_scan
@@ -20,6 +21,7 @@ def adapters() -> tuple[Kernel, ...]:
         accelerated_scan_ref(),
         *fla_kernels(),
         jax_associative_scan(),
+        *mamba_ssm_kernels(),
         mambapy_pscan(),
         mambapy_selective_scan("selective_scan"),
         mambapy_selective_scan("selective_scan_seq"),

@@ -1,0 +1,187 @@
+"""mamba_ssm's kernels in our calling form: the reference, and why others cannot run."""
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import silu, softplus
+
+from scancheck.adapters import mamba_ssm
+from scancheck.adapters.catalog import adapters
+from scancheck.errors import KernelUnavailable
+
+KERNELS = {k.name: k for k in adapters() if k.name.startswith("mamba_ssm.")}
+REFERENCE = KERNELS["mamba_ssm.selective_scan_ref"]
+COMBINED = KERNELS["mamba_ssm.mamba_chunk_scan_combined"]
+FAST = KERNELS["mamba_ssm.selective_scan_fn"]
+needs_reference = pytest.mark.skipif(
+    REFERENCE.unavailable is not None, reason=str(REFERENCE.unavailable)
+)
+B, D, N, L, G, H, P = 2, 4, 3, 70, 2, 4, 5
+KEYS = {"time": (B, N, L), "grouped": (B, G, N, L), "constant": (D, N)}
+MARGIN = 1e-4  # a wrong convention is off by tenths, fp32 by 1e-6
+INSTALL = "pip install 'scancheck[mamba-ssm]'"
+
+
+def drawn(shapes: dict[str, tuple[int, ...]]) -> dict[str, Tensor]:
+    """fp32 tensors of these shapes; A is negative."""
+    source = torch.Generator().manual_seed(7)
+    found = {n: torch.randn(shape, generator=source) for n, shape in shapes.items()}
+    return found | {"A": -0.2 * found["A"].abs()}
+
+
+def selective_loop(x: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """h = exp(d A) h + d B u; y = (C h + D u) silu(z), by token from zero."""
+    d = softplus(x["delta"] + x["delta_bias"][:, None])
+
+    def at(name: str, t: int) -> Tensor:  # [D, N], or [B, D, N] where it varies
+        keys = x[name]
+        if keys.ndim == 2:
+            return keys
+        grouped = keys if keys.ndim == 4 else keys[:, None]
+        return grouped[..., t].repeat_interleave(D // grouped.shape[1], 1)
+
+    state, outputs = x["A"].new_zeros(B, D, N), []
+    for t in range(L):
+        drive = (d[:, :, t] * x["u"][:, :, t])[..., None] * at("B", t)
+        state = (d[:, :, t, None] * x["A"]).exp() * state + drive
+        read = (state * at("C", t)).sum(-1)
+        outputs.append(read + x["D"] * x["u"][:, :, t])
+    return torch.stack(outputs, 2) * silu(x["z"]), state
+
+
+def off(found: Tensor, want: Tensor) -> float:
+    """The error's norm relative to that of what is wanted."""
+    want = want.detach().cpu()
+    return float((found.detach().cpu().double() - want).norm() / want.norm())
+
+
+def selective_case(keys: str) -> dict[str, Tensor]:
+    """Tensors of selective_scan with such keys."""
+    lane, channel = (B, D, L), (D,)
+    shapes = {"u": lane, "delta": lane, "z": lane, "D": channel, "delta_bias": channel}
+    return drawn(shapes | {"A": (D, N), "B": KEYS[keys], "C": KEYS[keys]})
+
+
+@needs_reference
+@pytest.mark.parametrize("keys", KEYS)
+def test_the_reference_is_the_loop(keys: str) -> None:
+    """Outputs and gradients, in each layout of B and C."""
+    tensors = {n: x.requires_grad_() for n, x in selective_case(keys).items()}
+    exact = {n: x.detach().double().requires_grad_() for n, x in tensors.items()}
+    found = REFERENCE.call(**tensors, delta_softplus=True)
+    want = selective_loop(exact)
+    assert all(off(f, w) < MARGIN for f, w in zip(found, want, strict=True))
+    slopes = torch.autograd.grad([x.sum() for x in found], list(tensors.values()))
+    wanted = torch.autograd.grad([x.sum() for x in want], list(exact.values()))
+    errors = dict(zip(tensors, map(off, slopes, wanted), strict=True))
+    assert max(errors.values()) < MARGIN, errors
+    swapped = exact | {"B": exact["C"], "C": exact["B"]}
+    assert off(found[1], selective_loop(swapped)[1]) > 0.1
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(FAST.unavailable is not None, reason=str(FAST.unavailable))
+@pytest.mark.parametrize("keys", KEYS)
+def test_the_extension_is_the_loop(keys: str) -> None:
+    """On a device: outputs in each layout of B and C."""
+    tensors = selective_case(keys)
+    given = {name: x.cuda() for name, x in tensors.items()}
+    found = FAST.call(**given, delta_softplus=True)
+    want = selective_loop({name: x.double() for name, x in tensors.items()})
+    assert all(off(f, w) < MARGIN for f, w in zip(found, want, strict=True))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(COMBINED.unavailable is not None, reason=str(COMBINED.unavailable))
+def test_chunks_are_the_loop() -> None:
+    """On a device: groups, states P x N, softplus, D and the gate; in TF32."""
+    x = drawn(
+        {
+            **dict.fromkeys(("x", "z"), (B, L, H, P)),
+            **dict.fromkeys(("B", "C"), (B, L, G, N)),
+            **dict.fromkeys(("A", "D", "dt_bias"), (H,)),
+            "dt": (B, L, H),
+            "initial_states": (B, H, P, N),
+        }
+    )
+    found = COMBINED.call(**{n: v.cuda() for n, v in x.items()}, dt_softplus=True)
+    x = {name: values.double() for name, values in x.items()}
+    d = softplus(x["dt"] + x["dt_bias"])
+    keys, queries = (x[name].repeat_interleave(H // G, 2) for name in ("B", "C"))
+    state, outputs = x["initial_states"], []
+    for t in range(L):
+        write = (d[:, t, :, None] * x["x"][:, t])[..., None] * keys[:, t, :, None]
+        state = (d[:, t] * x["A"]).exp()[..., None, None] * state + write
+        read = (state * queries[:, t, :, None]).sum(-1)
+        outputs.append(read + x["D"][:, None] * x["x"][:, t])
+    want = torch.stack(outputs, 1) * silu(x["z"]), state
+    assert all(off(f, w) < 1e-2 for f, w in zip(found, want, strict=True))
+
+
+def test_a_missing_package_is_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without it the kernels stay listed, with how to install it."""
+    monkeypatch.setattr(mamba_ssm, "find_spec", lambda name: None)
+    for kernel in mamba_ssm.mamba_ssm_kernels():
+        assert kernel.unavailable == f"mamba_ssm is not installed; {INSTALL}"
+
+
+def test_where_the_reason_is_another(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """An older version, no extension, no Triton, no device: each is told."""
+    scans = tmp_path / "ops" / "selective_scan_interface.py"
+    scans.parent.mkdir()
+    scans.write_text("def selective_scan_fn(u): ...\n")
+    there = {"mamba_ssm": SimpleNamespace(submodule_search_locations=[str(tmp_path)])}
+    monkeypatch.setattr(mamba_ssm, "find_spec", there.get)
+    monkeypatch.setattr(mamba_ssm, "version", lambda name: "1.2")
+    monkeypatch.setattr(mamba_ssm, "device_unavailable", lambda: "no driver")
+
+    def told() -> str | None:
+        return mamba_ssm.mamba_ssm_kernels()[0].unavailable
+
+    mamba_ssm._functions.cache_clear()
+    fast, reference, combined = mamba_ssm.mamba_ssm_kernels()
+    assert "without its extension selective_scan_cuda" in str(fast.unavailable)
+    assert (
+        reference.unavailable == f"mamba_ssm 1.2 has no selective_scan_ref; {INSTALL}"
+    )
+    assert "has no mamba_chunk_scan_combined" in str(combined.unavailable)
+    there["selective_scan_cuda"] = SimpleNamespace()
+    assert told() == f"triton is not installed; {INSTALL}"
+    there |= {"triton": SimpleNamespace(), "einops": SimpleNamespace()}
+    assert told() == "it runs on a CUDA device alone: no driver"
+    monkeypatch.setattr(mamba_ssm, "device_unavailable", lambda: None)
+    assert told() is None
+    mamba_ssm._functions.cache_clear()
+
+
+def test_its_own_imports_are_left_out(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A module is had without the package's __init__, which others import later."""
+    (tmp_path / "__init__.py").write_text("raise ImportError('all models')\n")
+    (tmp_path / "part_of_it.py").write_text("import not_there\n")
+    (tmp_path / "other_part.py").write_text("VALUE = 3\n")
+    for name in list(sys.modules):
+        if name.partition(".")[0] == "mamba_ssm":
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(mamba_ssm, "_folder", lambda: tmp_path)
+    assert mamba_ssm._imported("other_part").VALUE == 3
+    with pytest.raises(KernelUnavailable, match=r"cannot be imported.*not_there"):
+        mamba_ssm._imported("part_of_it")
+    assert "mamba_ssm" not in sys.modules
+    del sys.modules["mamba_ssm.other_part"]
+
+
+def test_devices_are_told() -> None:
+    """Two run on CUDA devices alone; all declare gradients."""
+    assert {k.name: k.devices for k in KERNELS.values()} == {
+        "mamba_ssm.selective_scan_fn": ("cuda",),
+        "mamba_ssm.selective_scan_ref": ("cpu", "cuda"),
+        "mamba_ssm.mamba_chunk_scan_combined": ("cuda",),
+    }
