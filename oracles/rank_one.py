@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 
 from scancheck.ops.normal_form import Cotangents, Lowered
 from scancheck.oracles.ball import Ball
+from scancheck.oracles.ball_contraction import BALLS
 from scancheck.oracles.columns import Columns, Known, Roundings, run_back, run_columns
+from scancheck.oracles.contraction import contracted
 from scancheck.oracles.units import FLOOR, U64
 
 FloatArray = NDArray[np.float64]
@@ -46,7 +48,7 @@ def adjoint(
     found = run_back(operands, ROUNDINGS, np.broadcast_to(value, shape), error)
     g = _balls(found, shape)
     back = Ball(g.value[:, 0].copy(), found.errors[:, 0, None, :].copy())
-    return cotangents_of(lowered, states, obar, g[:, 1:]), back
+    return contracted(BALLS, lowered, states, obar, g[:, 1:]), back
 
 
 def cotangents_of(lowered: Lowered, states: Any, obar: Any, g: Any) -> Cotangents:

@@ -17,11 +17,12 @@ from scancheck.bounds.error_tile import STATE_ROWS
 from scancheck.bounds.moment_number import MomentNumber, given_number
 from scancheck.bounds.moment_system import MomentSystem
 from scancheck.bounds.rules import Rules
-from scancheck.ops.normal_form import Lowered, Op
+from scancheck.ops.normal_form import Cotangents, Lowered, Op
 from scancheck.oracles import cuda_card
 from scancheck.oracles.cuda_fp64 import cuda_stretch
 from scancheck.oracles.cuda_rungs import on_card
 from scancheck.oracles.engine import Solution, check_diagonal, solve
+from scancheck.oracles.fp64 import contract
 
 FloatArray = NDArray[np.float64]
 Arrays = Mapping[str, FloatArray]
@@ -152,6 +153,12 @@ class CardErrorSystem(ErrorSystem):
             cuda_card.count(groups, steps, keys, lanes),
         )
         return g, (s, above)
+
+    def contracted(
+        self, lowered: Lowered, states: Any, obar: Any, inside: Any
+    ) -> Cotangents:
+        """Product by product, on the card."""
+        return contract(lowered, states, obar, inside)
 
     def end(self, state: Any, total: int) -> ErrorNumber:
         """The final state, stored in the state's format."""
