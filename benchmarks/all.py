@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import start_up
+import verify_matrix
 import verify_time
 from figures import report
 
@@ -24,6 +25,7 @@ def main() -> int:
     )
     output = parser.parse_args().output
     found = start_up.figures() + oracles.figures() + verify_time.figures()
+    found += verify_matrix.figures()
     return report(found, output)
 
 

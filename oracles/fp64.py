@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 from scancheck.ops.normal_form import Cotangents, Lowered, Op
 from scancheck.oracles import rank_one
 from scancheck.oracles.ball import Ball
+from scancheck.oracles.ball_contraction import BALLS
+from scancheck.oracles.contraction import contracted, contracts
 from scancheck.oracles.engine import Solution, check_diagonal, solve
 from scancheck.oracles.fp64_tile import TileScan, cotangents_of_states
 from scancheck.oracles.tile_ball import PlacedBall, TileBall, exact_tile_ball
@@ -115,7 +117,7 @@ class Fp64System:
         g = cotangents_of_states(lowered, obar, carry)
         inside = Ball(g[0, 1:], g[1, 1:]).transpose(1, 0, 2, 3)
         steps_first = states.transpose(1, 0, 2, 3)
-        cotangents = contract(lowered, steps_first, obar, inside)
+        cotangents = cotangents_of_balls(lowered, steps_first, obar, inside)
         return cotangents, Ball(g[0, 0].copy(), g[1, 0].copy())
 
     def end_adjoint(self, carry: Ball) -> Ball:
@@ -126,6 +128,13 @@ class Fp64System:
     def reduced(self, number: Ball, terms: int) -> Ball:
         """Sums over tiles carry their own roundings."""
         return number
+
+
+def cotangents_of_balls(lowered: Lowered, states: Any, obar: Any, g: Any) -> Cotangents:
+    """`contract`, in one pass where keys and readouts are the same for all lanes."""
+    if contracts(lowered):
+        return contracted(BALLS, lowered, states, obar, g)
+    return contract(lowered, states, obar, g)
 
 
 def contract(lowered: Lowered, states: Any, obar: Any, g: Any) -> Cotangents:

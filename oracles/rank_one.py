@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from scancheck.ops.normal_form import Cotangents, Lowered
 from scancheck.oracles.ball import Ball
+from scancheck.oracles.ball_contraction import BALLS
 from scancheck.oracles.columns import (
     Columns,
     Known,
@@ -20,6 +21,7 @@ from scancheck.oracles.columns import (
     run_back,
     run_columns,
 )
+from scancheck.oracles.contraction import contracted
 from scancheck.oracles.units import FLOOR, U64
 
 FloatArray = NDArray[np.float64]
@@ -67,6 +69,8 @@ def adjoint(
     found = run_back(operands, ROUNDINGS, there, error, machine)
     g = _balls(found, kind)
     back = kind(g.value[:, 0].copy(), found.errors[:, 0, None, :].copy())
+    if machine is None:
+        return contracted(BALLS, lowered, states, obar, g[:, 1:]), back
     return cotangents_of(lowered, states, obar, g[:, 1:]), back
 
 

@@ -19,12 +19,14 @@ from scancheck.bounds.moment_system import MomentSystem
 from scancheck.bounds.rank_one_system import RankOneErrorSystem
 from scancheck.bounds.rules import Rules
 from scancheck.formats import round_array
-from scancheck.ops.normal_form import Lowered, Op
+from scancheck.ops.normal_form import Cotangents, Lowered, Op
 from scancheck.oracles import cuda_card
 from scancheck.oracles.cuda_columns import CARD
 from scancheck.oracles.cuda_fp64 import cuda_stretch
 from scancheck.oracles.cuda_rungs import on_card
 from scancheck.oracles.engine import Solution, check_diagonal, solve
+from scancheck.oracles.fp64 import contract
+from scancheck.oracles.rank_one import cotangents_of
 
 FloatArray = NDArray[np.float64]
 Arrays = Mapping[str, FloatArray]
@@ -166,6 +168,12 @@ class CardErrorSystem(ErrorSystem):
         )
         return g, (s, above)
 
+    def contracted(
+        self, lowered: Lowered, states: Any, obar: Any, inside: Any
+    ) -> Cotangents:
+        """Product by product, on the card."""
+        return contract(lowered, states, obar, inside)
+
     def end(self, state: Any, total: int) -> ErrorNumber:
         """The final state, stored in the state's format."""
         shape = state.shape[1:]
@@ -207,6 +215,12 @@ class CardRankOneSystem(RankOneErrorSystem):
     def running_maximum(self, x: Any) -> Any:
         """On the CPU, and back: the card's arrays have no such scan."""
         return cuda_card.float64(super().running_maximum(cuda_card.on_cpu(x)))
+
+    def contracted(
+        self, lowered: Lowered, states: Any, obar: Any, inside: Any
+    ) -> Cotangents:
+        """Product by product, on the card."""
+        return cotangents_of(lowered, states, obar, inside)
 
 
 class CardMomentSystem(MomentSystem):

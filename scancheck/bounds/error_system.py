@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scancheck.bounds import error_scan as scan
+from scancheck.bounds.error_contraction import error_rules
 from scancheck.bounds.error_number import ErrorNumber, exact_number
 from scancheck.bounds.error_tile import (
     STATE_ROWS,
@@ -21,6 +22,7 @@ from scancheck.bounds.rules import Rules, Store, reverse_additions
 from scancheck.bounds.scan_tables import coefficients, path_table
 from scancheck.bounds.tree_emulation import Emulation, emulate, emulation_for
 from scancheck.ops.normal_form import Cotangents, Lowered
+from scancheck.oracles.contraction import contracted, contracts
 from scancheck.oracles.engine import check_diagonal
 from scancheck.oracles.fp64 import contract
 from scancheck.oracles.numbers import plain
@@ -219,7 +221,7 @@ class ErrorSystem:
         before = ErrorNumber(self.rules, *states[:4]).transpose(1, 0, 2, 3)
         if self.rules.trees:
             inside = inside.summed(reverse_additions(self.rules.structure, total))
-        cotangents = contract(lowered, before, obar, inside)
+        cotangents = self.contracted(lowered, before, obar, inside)
         if self.rules.trees:
             cotangents = replace(
                 cotangents,
@@ -227,6 +229,15 @@ class ErrorSystem:
             )
         cotangents = self.with_gates(cotangents, lowered, before, obar, inside)
         return cotangents, after
+
+    def contracted(
+        self, lowered: Lowered, states: Any, obar: Any, inside: Any
+    ) -> Cotangents:
+        """Products and sums of states [G, T + 1, K, L] and cotangents [G, T, K, L]."""
+        if contracts(lowered):
+            errors = error_rules(self.rules)
+            return contracted(errors, lowered, states, obar, inside)
+        return contract(lowered, states, obar, inside)
 
     def scan_back(
         self, w: ErrorNumber, y: ErrorNumber, carry: Any, start: int, total: int

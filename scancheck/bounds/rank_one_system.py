@@ -24,7 +24,7 @@ from scancheck.oracles.columns import (
     run_back,
     run_columns,
 )
-from scancheck.oracles.rank_one import column_norms, cotangents_of, operands_of
+from scancheck.oracles.rank_one import column_norms, operands_of
 
 FloatArray = NDArray[np.float64]
 
@@ -166,7 +166,7 @@ class RankOneErrorSystem(ErrorSystem):
         peak = np.maximum(carry.peak, top * np.maximum(q, 1.0))
         g = self._number(found.states, found.errors, peak[:, None])
         back = ColumnState(found.states[:, 0].copy(), found.errors[:, 0].copy(), peak)
-        bars = cotangents_of(lowered, states, obar, g[:, 1:])
+        bars = self.contracted(lowered, states, obar, g[:, 1:])
         return self._from_decayed_state(bars, lowered, g[:, 1:]), back
 
     def _from_decayed_state(
