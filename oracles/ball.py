@@ -132,9 +132,12 @@ class Ball(ArrayNumber):
         return self.like(value, radius)
 
     def maximum(self, other: Self) -> Self:
-        """The larger one; it moves by no more than either does."""
-        value = np.maximum(self.value, other.value)
-        return self.like(value, np.maximum(self.radius, other.radius))
+        """The larger one, and where the balls meet the larger radius of the two."""
+        value, apart = np.maximum(self.value, other.value), self + -other
+        clear = np.abs(apart.value) > apart.radius * INFLATION
+        x, y = self.radius, other.radius
+        one = np.where(apart.value > 0.0, x, y)
+        return self.like(value, np.where(clear, one, np.maximum(x, y)))
 
     def exceeds(self, other: Self) -> Self:
         """1 where x > y, else 0, with a radius of 1 where the balls meet."""
