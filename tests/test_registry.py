@@ -44,6 +44,8 @@ def test_every_family_is_registered() -> None:
         "jax",
         "mambapy",
         "torch",
+        "transformers",
+        "mamba_ssm",
     }
     assert {
         "mambapy.pscan",

@@ -19,12 +19,13 @@ struct Rows {
     }
 };
 
-// Up to KEYS keys in registers while they fit; those beyond `keys` stay zero.
+// Up to KEYS keys, in registers while they fit, else in local memory.
 template <int KEYS>
 __global__ void column_scan(In w, In p, In q, In k, In r, In v, In grow, In loss, In own,
                             In read, In read_loss, double last, double* state,
                             double* error, double* o, double* states, double* errors,
                             Shape shape) {
+    constexpr int UNROLLED = KEYS <= 64 ? KEYS : 8;
     const long long index = thread_index(), lanes = shape.lanes, steps = shape.steps;
     if (index >= shape.groups * lanes) return;
     long long g, l;
@@ -35,7 +36,7 @@ __global__ void column_scan(In w, In p, In q, In k, In r, In v, In grow, In loss
     const Rows reads(read, g, 3), read_losses(read_loss, g, 3);
     double s[KEYS], size = 0.0, e = error[index];
     double* const columns = state + g * keys * lanes + l;
-#pragma unroll
+#pragma unroll UNROLLED
     for (int i = 0; i < KEYS; ++i) {
         s[i] = i < keys ? columns[i * lanes] : 0.0;
         size += s[i] * s[i];
@@ -46,12 +47,12 @@ __global__ void column_scan(In w, In p, In q, In k, In r, In v, In grow, In loss
         e = (grows.at(t, 0) + lost) * e + lost * sqrt(size);
         double inner[4] = {0.0, 0.0, 0.0, 0.0}, out[4] = {0.0, 0.0, 0.0, 0.0};
         double square[4] = {0.0, 0.0, 0.0, 0.0};
-#pragma unroll
+#pragma unroll UNROLLED
         for (int i = 0; i < KEYS; ++i)
             if (i < keys) inner[i % 4] += qs.at(t, i) * s[i];
         const double seen = (inner[0] + inner[1]) + (inner[2] + inner[3]);
         const double value = vs.at(t, l);
-#pragma unroll
+#pragma unroll UNROLLED
         for (int i = 0; i < KEYS; ++i)
             if (i < keys) {
                 const double kept = ps.at(t, i) * seen + ws.at(t, i) * s[i];
@@ -70,13 +71,13 @@ __global__ void column_scan(In w, In p, In q, In k, In r, In v, In grow, In loss
         place[2 * whole] = above;
         if (states != nullptr) {
             const long long at = g * (steps + 1) + t + 1;
-#pragma unroll
+#pragma unroll UNROLLED
             for (int i = 0; i < KEYS; ++i)
                 if (i < keys) states[(at * keys + i) * lanes + l] = s[i];
             errors[at * lanes + l] = e;
         }
     }
-#pragma unroll
+#pragma unroll UNROLLED
     for (int i = 0; i < KEYS; ++i)
         if (i < keys) columns[i * lanes] = s[i];
     error[index] = e;

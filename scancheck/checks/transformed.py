@@ -31,7 +31,7 @@ FloatArray = NDArray[np.float64]
 
 PADDED = 5  # tokens of padding
 SHUT = -256.0  # softplus of it, with any ordinary bias, is no step at all
-UNHEARD = -30000.0  # an input gate that writes nothing, whatever the maximum is
+UNHEARD = -16384.0  # an input gate that writes nothing, whatever the maximum is
 POWER = 3  # exponent of the scale
 DRIVES = {"linear_scan": "b", "selective_scan": "u", "ssd": "x"}  # of others: v
 READS = ("C", "q", "r")  # readouts: a sum over states

@@ -288,8 +288,8 @@ def test_impossible_models_are_refused(
 def test_shapes_of_the_reference_are_the_ops() -> None:
     """Groups: the models are judged with more value heads than key heads.
 
-    What divides by a sum of keys, or takes several steps a token, has no chunk form.
+    What divides by a sum of keys, or takes several steps a token, has no chunks here.
     """
     assert shapes("simple_gla")["v"][2] == 2 * shapes("simple_gla")["k"][2]
-    others = {"gated_delta_product", "normalized_linear_attention"}
+    others = {"gated_delta_product", "mlstm", "normalized_linear_attention"}
     assert set(GATES) == set(FAMILIES) - others

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from test_ops_with_heads import HEADS, SIZES, problem
+from test_heads import HEADS, SIZES, problem
 
 from scancheck.bounds.budget import budget_for
 from scancheck.bounds.moments import moments_for
