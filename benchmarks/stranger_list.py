@@ -38,6 +38,7 @@ EXAMPLES = (
 PACKAGES = {
     "accelerated_scan": ("accelerated-scan", "torch"),
     "fla": ("fla-core", "triton", "torch"),
+    "flash_scan": ("triton", "torch"),
     "jax": ("jax", "torch"),
     "mamba_ssm": ("mamba-ssm", "triton", "torch"),
     "mambapy": ("mambapy", "torch"),

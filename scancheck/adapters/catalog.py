@@ -6,6 +6,7 @@ run here is told from installed versions alone.
 
 from scancheck.adapters.accelerated_scan_ref import accelerated_scan_ref
 from scancheck.adapters.fla import fla_kernels
+from scancheck.adapters.flash_scan import flash_scan
 from scancheck.adapters.jax_associative_scan import jax_associative_scan
 from scancheck.adapters.mamba_ssm import mamba_ssm_kernels
 from scancheck.adapters.mambapy_pscan import mambapy_pscan
@@ -20,6 +21,7 @@ def adapters() -> tuple[Kernel, ...]:
     return (
         accelerated_scan_ref(),
         *fla_kernels(),
+        flash_scan(),
         jax_associative_scan(),
         *mamba_ssm_kernels(),
         mambapy_pscan(),

@@ -155,7 +155,8 @@ def call(row: Row, **tensors: "Tensor") -> "tuple[Tensor, Tensor]":
 
     Where it wants as many key heads as value heads, q and k are repeated, neighbours
     sharing a key head; the gradients of repeats are summed by torch. The output is
-    handed on in the dtype of the inputs, the state in fp32.
+    handed on in the dtype of the inputs, the state in fp32 and, where a loop over no
+    token hands the initial state itself back, in memory of its own.
     """
     dtype = tensors[row.tensors[0]].dtype
     if row.one_to_one:
@@ -165,7 +166,10 @@ def call(row: Row, **tensors: "Tensor") -> "tuple[Tensor, Tensor]":
                 tensors[name] = tensors[name].repeat_interleave(shared, dim=2)
     given = {row.names.get(name, name): tensor for name, tensor in tensors.items()}
     output, state = _function(row.model, row.function)(**given, **row.fixed)
-    return output.to(dtype), state.float()
+    state = state.float()
+    if any(state is tensor for tensor in tensors.values()):
+        state = state.clone()
+    return output.to(dtype), state
 
 
 @cache

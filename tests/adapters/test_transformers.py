@@ -184,6 +184,19 @@ def test_dtypes_are_the_ops(kernel: Kernel) -> None:
 
 
 @needs_transformers
+def test_a_state_without_tokens_has_memory_of_its_own() -> None:
+    """The recurrent form hands the initial state back, which the adapter copies."""
+    kernel = KERNELS["transformers.torch_recurrent_gated_delta_rule"]
+    tensors = case(kernel.op)
+    for name in ("q", "k", "v", "g", "beta"):
+        tensors[name] = tensors[name][:, :0]
+    output, state = kernel.call(**tensors)
+    assert output.shape == (B, 0, HV, V)
+    assert torch.equal(state, tensors["initial_state"])
+    assert state.data_ptr() != tensors["initial_state"].data_ptr()
+
+
+@needs_transformers
 def test_a_negative_step_is_not_clamped() -> None:
     """mamba2_chunk_scan by itself takes a negative dt for zero; the op does not."""
     kernel = KERNELS["transformers.mamba2_chunk_scan"]
