@@ -46,6 +46,7 @@ def test_every_family_is_registered() -> None:
         "torch",
         "transformers",
         "mamba_ssm",
+        "flash_scan",
     }
     assert {
         "mambapy.pscan",
