@@ -116,7 +116,7 @@ ROWS = (
         tensors=_DELTA,
         contract=_SEQUENTIAL,
         names=_NAMES,
-        fixed=_STATE,
+        fixed={"initial_state": None, **_STATE},  # it has no default
         one_to_one=True,
     ),
     Row(
@@ -165,7 +165,7 @@ def call(row: Row, **tensors: "Tensor") -> "tuple[Tensor, Tensor]":
             for name in ("q", "k"):
                 tensors[name] = tensors[name].repeat_interleave(shared, dim=2)
     given = {row.names.get(name, name): tensor for name, tensor in tensors.items()}
-    output, state = _function(row.model, row.function)(**given, **row.fixed)
+    output, state = _function(row.model, row.function)(**{**row.fixed, **given})
     state = state.float()
     if any(state is tensor for tensor in tensors.values()):
         state = state.clone()

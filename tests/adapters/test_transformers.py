@@ -184,6 +184,20 @@ def test_dtypes_are_the_ops(kernel: Kernel) -> None:
 
 
 @needs_transformers
+@pytest.mark.parametrize("kernel", HERE, ids=lambda kernel: kernel.name)
+def test_initial_state_may_be_left_out(kernel: Kernel) -> None:
+    """Without one a function starts from zero."""
+    tensors = case(kernel.op)
+    exact = {name: x.double() for name, x in tensors.items()}
+    for name in ("initial_state", "initial_states"):
+        if tensors.pop(name, None) is not None:
+            exact[name] = torch.zeros_like(exact[name])
+    want = LOOPS.get(kernel.op, delta_loop)(exact)
+    found = called(kernel, tensors)
+    assert all(off(f, w) < MARGIN for f, w in zip(found, want, strict=True))
+
+
+@needs_transformers
 def test_a_state_without_tokens_has_memory_of_its_own() -> None:
     """The recurrent form hands the initial state back, which the adapter copies."""
     kernel = KERNELS["transformers.torch_recurrent_gated_delta_rule"]
