@@ -81,8 +81,12 @@ CASES = cases()
 
 
 def assert_alike(left: FloatArray, right: FloatArray, card: str, name: str) -> None:
-    """Equal; on a device up to what its exp and sums round otherwise."""
-    if card == "host":
+    """Equal; on a device up to what its exp and sums round otherwise.
+
+    The cotangents of a tile are summed in one pass on the CPU, product by product on
+    the card, so that those of keys and readouts differ in their last digits.
+    """
+    if card == "host" and not name.startswith("d "):
         assert np.array_equal(left, right, equal_nan=True), name
     else:
         np.testing.assert_allclose(left, right, rtol=1e-11, atol=2.0**-1060)
@@ -100,15 +104,15 @@ def test_budgets_equal_those_of_the_cpu(
     monkeypatch.setattr("scancheck.bounds.card.cuda_stretch", lambda gradients: 1)
     given = op, tensors, switches, contract, "fp32", bars
     want, got = budget_for(*given), budget_for(*given, device="cuda")
-    for left, right in (
-        (want.outputs, got.outputs),
-        (want.gradients, got.gradients),
+    for left, right, of in (
+        (want.outputs, got.outputs, ""),
+        (want.gradients, got.gradients, "d "),
     ):
         assert left.keys() == right.keys()
         for name, allowance in left.items():
-            other = right[name]
-            assert_alike(allowance.error, other.error, card, name)
-            assert_alike(allowance.magnitude, other.magnitude, card, name)
+            other, told = right[name], of + name
+            assert_alike(allowance.error, other.error, card, told)
+            assert_alike(allowance.magnitude, other.magnitude, card, told)
             assert np.array_equal(allowance.overflows, other.overflows), name
 
 
