@@ -121,7 +121,8 @@ def _of_blocks(
     lost = floor
     if products.low is not None:
         # Casts of D, N, T and N T, each below the normal range of the format.
-        lost = lost + products.low.eta * (4.0 + n.sum(-1).max() + blocks.sum(-1).max())
+        sums = (x.sum(-1).max(initial=0.0) for x in (n, blocks))
+        lost = lost + products.low.eta * (4.0 + sum(sums))
     left = (
         np.abs(inverse @ diagonal) + off @ np.abs(diagonal) + (size + off) @ off_inside
     )
