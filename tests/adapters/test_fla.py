@@ -381,11 +381,7 @@ def test_bf16_is_for_devices(
 def test_contracts_have_a_budget_on_the_op(kernel: Kernel) -> None:
     """What a contract says of an op has a bound there, gradients included."""
     op = OPS[kernel.op]
-    contract = kernel.contract
-    if contract is None:
-        contract = Contract()
-        if not op.diagonal:
-            pytest.skip("rank-one transitions have no budget by default")
+    contract = kernel.contract or Contract()
     tensors = {n: x.double().numpy() for n, x in case(kernel, "fp16").items()}
     tensors = {n: x[:, :20] if x.shape[1:2] == (T,) else x for n, x in tensors.items()}
     written = tensors["b" if kernel.op == "linear_scan" else "v"]
