@@ -24,11 +24,15 @@ SIZES = {"B": 1, "T": 512, "H": 2, "HV": 2, "K": 64, "V": 64}
 
 
 def resized(*arguments: Any, **options: Any) -> list[Case]:
-    """The case list with the same sizes in all cases, but for empty ones."""
+    """The case list with the same sizes in all cases.
+
+    Left out are empty cases, and those whose sequences lie at places of their own.
+    """
     return [
         replace(case, sizes=tuple((name, SIZES[name]) for name, _ in case.sizes))
         for case in loop_case_list(*arguments, **options)
         if all(size for _, size in case.sizes)
+        and not {"cu_seqlens", "lengths"} & {*dict(case.options)}
     ]
 
 
@@ -40,8 +44,9 @@ def figures() -> list[Figure]:
     start = time.perf_counter()
     with mock.patch.object(loop, "case_list", resized):
         result = verify(KERNEL, dtypes=["fp32"], profile="quick", gradients=True)
-    if not result:
-        raise RuntimeError(f"{KERNEL}: expected a pass; got {result.record.verdict}")
+    # Of the cases: the run is BLIND to the parts of calls that were left out.
+    if set(result.record.counts) != {"PASS"}:
+        raise RuntimeError(f"{KERNEL}: expected passes; got {result.record.counts}")
     return [
         Figure(
             name="verify quick, matrix state",
