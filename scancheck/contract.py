@@ -79,6 +79,9 @@ class Contract:
     inverse: str = "substitution"
     range: str = "products"  # what must stay in range: products, sequential, log
     domain: tuple[tuple[str, float, float], ...] = ()  # (input, lowest, highest)
+    # Key heads: shared by several value heads each, or one_to_one, which is all that
+    # some kernels take.
+    heads: str = "shared"
 
     def __post_init__(self) -> None:
         _check_values(self)
@@ -95,6 +98,7 @@ CHOICES = {
     "accumulate": ("nearest", "truncate"),
     "inverse": ("substitution", "block", "neumann"),
     "range": ("products", "sequential", "log"),
+    "heads": ("shared", "one_to_one"),
 }
 ORDERS = ("sequential", "tree")
 NAMED_ORDERS = ("any", "stepwise", "hillis_steele")

@@ -95,6 +95,7 @@ def contracts(draw: st.DrawFn) -> Contract:
         ),
         operands=draw(st.sampled_from(["compute", "storage", *FORMATS])),
         accumulate=draw(st.sampled_from(CHOICES["accumulate"])),
+        heads=draw(st.sampled_from(CHOICES["heads"])),
         inverse=draw(st.sampled_from(CHOICES["inverse"])),
         range=draw(st.sampled_from(ranges)),
         domain=tuple(draw(st.lists(LIMITS, max_size=2, unique_by=lambda d: d[0]))),
@@ -196,6 +197,7 @@ def _pairs(text: str) -> list[tuple[str, str]]:
         ("domain=g:-inf:0", {"domain": (("g", -math.inf, 0.0),)}),
         ("operands=tf32", {"operands": "tf32"}),
         ("accumulate=truncate", {"accumulate": "truncate"}),
+        ("heads=one_to_one", {"heads": "one_to_one"}),
         ("inverse=neumann", {"inverse": "neumann"}),
     ],
 )

@@ -29,6 +29,7 @@ from scancheck.contract import Contract, Structure
 from scancheck.kernel import Kernel
 from scancheck.kernels.cuda.toolkit import device_unavailable
 from scancheck.ops import op_named
+from scancheck.recipes.key_heads import ONE_TO_ONE
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -66,15 +67,8 @@ _NO_DISPATCH = "FLA_DISABLE_BACKEND_DISPATCH"
 def call(row: Row, **tensors: "Tensor") -> "tuple[Tensor, Tensor]":
     """Output and final state of the row's kernel, in the op's layouts.
 
-    Where it wants as many key heads as value heads, q and k are repeated, neighbours
-    sharing a key head, as fla's own layers do; their gradients are summed by torch. A
-    state in fp16 or bf16, which fused_recurrent_hgrn returns, is handed on in fp32.
+    A state in fp16 or bf16, which fused_recurrent_hgrn returns, is handed on in fp32.
     """
-    if row.one_to_one:
-        shared = tensors["v"].shape[2] // tensors["k"].shape[2]
-        if shared > 1:
-            for name in ("q", "k"):
-                tensors[name] = tensors[name].repeat_interleave(shared, dim=2)
     on_cpu = tensors[row.tensors[0]].device.type == "cpu"
     function = _function(row.family, row.function, on_cpu)
     given = {row.names.get(name, name): tensor for name, tensor in tensors.items()}
@@ -140,6 +134,14 @@ def _version() -> str:
 
 
 def contract_of(row: Row, *, interpreted: bool = False) -> Contract | None:
+    """What a kernel promises: how it rounds, and whether it shares key heads."""
+    contract = _rounding_of(row, interpreted=interpreted)
+    if not row.one_to_one:
+        return contract
+    return replace(contract or Contract(), heads=ONE_TO_ONE)
+
+
+def _rounding_of(row: Row, *, interpreted: bool) -> Contract | None:
     """What a kernel's form says of its rounding; None: the default contract.
 
     A recurrent form goes token by token. Chunks are products of operands in the dtype

@@ -24,7 +24,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, requires, version
@@ -37,6 +37,7 @@ from typing import TYPE_CHECKING, Any
 from scancheck.contract import Contract, Structure
 from scancheck.errors import KernelUnavailable
 from scancheck.kernel import Kernel
+from scancheck.recipes.key_heads import ONE_TO_ONE
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -153,17 +154,10 @@ ROWS = (
 def call(row: Row, **tensors: "Tensor") -> "tuple[Tensor, Tensor]":
     """Output and final state of the row's function, in the op's layouts.
 
-    Where it wants as many key heads as value heads, q and k are repeated, neighbours
-    sharing a key head; the gradients of repeats are summed by torch. The output is
-    handed on in the dtype of the inputs, the state in fp32 and, where a loop over no
-    token hands the initial state itself back, in memory of its own.
+    The output is handed on in the dtype of the inputs, the state in fp32 and, where a
+    loop over no token hands the initial state itself back, in memory of its own.
     """
     dtype = tensors[row.tensors[0]].dtype
-    if row.one_to_one:
-        shared = tensors["v"].shape[2] // tensors["k"].shape[2]
-        if shared > 1:
-            for name in ("q", "k"):
-                tensors[name] = tensors[name].repeat_interleave(shared, dim=2)
     given = {row.names.get(name, name): tensor for name, tensor in tensors.items()}
     output, state = _function(row.model, row.function)(**{**row.fixed, **given})
     state = state.float()
@@ -222,7 +216,7 @@ def unavailable(row: Row) -> str | None:
     found = _functions(row.model).get(row.function)
     if found is None:
         return f"transformers {_version()} has no {row.function}; {_INSTALL}"
-    if missing := sorted(row.needed - found):
+    if missing := sorted(row.needed - _parameters(found)):
         return (
             f"{row.function} of transformers {_version()} does not take "
             f"{', '.join(missing)}; {_INSTALL}"
@@ -248,9 +242,29 @@ def _lacking() -> str | None:
     return None
 
 
+def _parameters(function: ast.FunctionDef) -> frozenset[str]:
+    return frozenset(
+        one.arg for one in (*function.args.args, *function.args.kwonlyargs)
+    )
+
+
+def contract_of(row: Row) -> Contract:
+    """The row's contract, and whether the installed version shares key heads.
+
+    Up to transformers 5.17 models repeat keys before they call the gated delta rule;
+    5.24 has that in its functions.
+    """
+    function = _functions(row.model).get(row.function)
+    shares = not row.one_to_one
+    if shares and row.op == "gated_delta_rule" and function is not None:
+        calls = {x.attr for x in ast.walk(function) if isinstance(x, ast.Attribute)}
+        shares = "repeat_interleave" in calls
+    return row.contract if shares else replace(row.contract, heads=ONE_TO_ONE)
+
+
 @cache
-def _functions(model: str) -> dict[str, frozenset[str]]:
-    """Functions of a modelling file with their parameters, read from its source.
+def _functions(model: str) -> dict[str, ast.FunctionDef]:
+    """Functions of a modelling file, read from its source.
 
     Importing it loads transformers and torch, which takes seconds.
     """
@@ -259,9 +273,7 @@ def _functions(model: str) -> dict[str, frozenset[str]]:
         source = Path(folder, "models", model, f"modeling_{model}.py")
         if source.is_file():
             return {
-                node.name: frozenset(
-                    one.arg for one in (*node.args.args, *node.args.kwonlyargs)
-                )
+                node.name: node
                 for node in ast.parse(source.read_text(encoding="utf-8")).body
                 if isinstance(node, ast.FunctionDef)
             }
@@ -282,7 +294,7 @@ def transformers_kernels() -> tuple[Kernel, ...]:
             name=f"transformers.{row.function}",
             op=row.op,
             call=partial(call, row),
-            contract=row.contract,
+            contract=contract_of(row),
             dtypes=row.dtypes,
             chunk=row.contract.structure.chunk,
             gradients=True,

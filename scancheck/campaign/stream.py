@@ -23,6 +23,7 @@ from scancheck.kernel import Kernel
 from scancheck.ops.normal_form import Op, value_lanes
 from scancheck.recipes.draw import cases
 from scancheck.recipes.inputs import COTANGENT_KINDS, case_sizes
+from scancheck.recipes.key_heads import with_own_keys
 from scancheck.recipes.op_rules import rules_of
 from scancheck.verdict import RED
 
@@ -49,6 +50,7 @@ class Domain:
     requires: frozenset[str]
     chunk: int | None  # the kernel's, where known
     empty: bool  # whether T = 0 and B = 0 belong to its promise
+    one_to_one: bool = False  # whether it wants as many key heads as value heads
 
 
 def domain_of(
@@ -61,6 +63,7 @@ def domain_of(
     accepted: frozenset[str],
     required: frozenset[str],
     chunk: int | None,
+    one_to_one: bool,
 ) -> Domain:
     """The trials of a kernel with these parameters."""
     return Domain(
@@ -72,6 +75,7 @@ def domain_of(
         requires=required,
         chunk=chunk,
         empty=kernel.edge_sizes,
+        one_to_one=one_to_one,
     )
 
 
@@ -198,6 +202,8 @@ def trials(draw: st.DrawFn, domain: Domain) -> Trial:
         seed=case.seed,
         options=dict(case.options) | options,
     )
+    if domain.one_to_one:
+        drawn = with_own_keys(drawn)
     return Trial(case=drawn, cotangent_kind=kind)
 
 

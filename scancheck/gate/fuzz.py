@@ -17,6 +17,7 @@ from scancheck.formats import FORMATS
 from scancheck.gate.verify import Result
 from scancheck.kernel import Kernel
 from scancheck.ops import op_named
+from scancheck.recipes.key_heads import NOT_JUDGED, takes_own_keys
 from scancheck.record import RunRecord, finite_or_none, to_json, write_json
 from scancheck.registry import loader, resolve_target
 from scancheck.runner import accepted_parameters, required_parameters
@@ -77,6 +78,7 @@ def fuzz(
         accepted=accepted,
         required=required_parameters(kernel, accepted),
         chunk=kernel.chunk or used.structure.chunk,
+        one_to_one=takes_own_keys(known, used.heads),
     )
     saver = Saver(
         folder=writable_folder(Path(output)),
@@ -152,6 +154,8 @@ def _record(
     notes = [f"failed in the checker: {text}" for text in progress.harness[:3]]
     if progress.outside:
         notes.append(f"{progress.outside} cases: outside the domain of the contract")
+    if domain.one_to_one:
+        notes.append(NOT_JUDGED)
     return RunRecord(
         verdict=label,
         exit_code=code,

@@ -21,6 +21,7 @@ from scancheck.ops.normal_form import Op, state_outputs
 from scancheck.recipes.build import build
 from scancheck.recipes.case_list import case_list
 from scancheck.recipes.inputs import COTANGENT_KINDS, case_sizes, within_limits
+from scancheck.recipes.key_heads import NOT_JUDGED, takes_own_keys
 from scancheck.recipes.op_rules import chains_of
 from scancheck.record import Finding, RunRecord, finite_or_none
 from scancheck.red_check import RedCheck
@@ -90,6 +91,9 @@ class Judging:
         self.unmet: list[tuple[str, str]] = []  # what --require names, and why not
         self._check_require()
         self._check_domain()
+        self.one_to_one = takes_own_keys(self.op, self.contract.heads)
+        if self.one_to_one:
+            self.tally.not_judged.append(NOT_JUDGED)
 
     def _check_domain(self) -> None:
         names = [spec.name for spec in self.op.inputs]
@@ -182,6 +186,7 @@ class Judging:
             seed=self.seed,
             chunk=self.kernel.chunk or self.contract.structure.chunk,
             empty=True,
+            one_to_one=self.one_to_one,
         )
         limits = self.contract.domain
         inside = (

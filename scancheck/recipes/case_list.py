@@ -9,6 +9,7 @@ from scancheck.ops import op_named
 from scancheck.recipes.call_cases import call_cases
 from scancheck.recipes.catalog import QUICK_NAMES, recipes_taken
 from scancheck.recipes.inputs import DEFAULT_CHUNK
+from scancheck.recipes.key_heads import with_own_keys
 from scancheck.recipes.op_rules import KEY_LAYOUTS, channels_of, rules_of
 from scancheck.recipes.recipe import Recipe
 from scancheck.recipes.streams import Stream, integers, stream
@@ -53,6 +54,7 @@ def case_list(
     seed: int = 0,
     chunk: int | None = None,
     empty: bool = False,
+    one_to_one: bool = False,
 ) -> list[Case]:
     """The cases on which a kernel is judged: the same for the same arguments.
 
@@ -60,7 +62,8 @@ def case_list(
     both forms), `keys=grouped` or `keys=constant` where B and C may have those layouts,
     and how it can be called: `cu_seqlens`, `reverse`, `attention_mask`; `requires`
     those it cannot be called without. With `chunk`, lengths and recipes aim at its
-    edges. `empty` adds T = 0 and B = 0. Both profiles cover each of their recipes in
+    edges. `empty` adds T = 0 and B = 0; with `one_to_one` no value heads share a key
+    head. Both profiles cover each of their recipes in
     each form at a length of several chunks, the short lengths around one chunk, two
     long sequences, many channels in each form or layout, and several sequences in one
     call. `quick` has about 30 cases of the recipes that show every class of bug,
@@ -85,6 +88,8 @@ def case_list(
         for index, shape in enumerate(shapes)
     ]
     cases += _wide_cases(op, dtype, kernel, source)
+    if one_to_one:
+        cases = [with_own_keys(case) for case in cases]
     cases += call_cases(cases, accepts, profile=profile, chunk=chunk or DEFAULT_CHUNK)
     return cases + (_empty_cases(cases) if empty else [])
 

@@ -1,5 +1,6 @@
 """transformers' functions in our calling form, against loops of float64."""
 
+import ast
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -54,10 +55,13 @@ SHAPES = {
 MARGIN = 1e-4
 
 
-def case(op: str) -> dict[str, Tensor]:
-    """fp32 tensors of an op: slow decays, keys of norm 1, betas in (0, 1)."""
+def case(kernel: Kernel) -> dict[str, Tensor]:
+    """fp32 tensors: slow decays, keys of norm 1, betas in (0, 1), shared key heads."""
+    op, contract = kernel.op, kernel.contract
     source = torch.Generator().manual_seed(7)
     shapes = SHAPES.get(op, SHAPES["delta"])
+    if contract is not None and contract.heads == "one_to_one":
+        shapes = shapes | {name: (B, T, HV, K) for name in ("q", "k")}
     if op not in SHAPES:
         shapes = shapes | {"g": (B, T, HV) if op != "kda" else (B, T, HV, K)}
     found = {}
@@ -75,7 +79,8 @@ def case(op: str) -> dict[str, Tensor]:
 
 def delta_loop(x: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
     """S = exp(g) S; S = S + beta k (v - S^T k)^T; o = K^-1/2 S^T q, by token."""
-    q, k = (x[name].repeat_interleave(HV // H, 2) for name in ("q", "k"))
+    shared = HV // x["k"].shape[2]
+    q, k = (x[name].repeat_interleave(shared, 2) for name in ("q", "k"))
     gate = x["g"] if x["g"].ndim == 4 else x["g"][..., None]
     state, outputs = x["initial_state"], []
     for t in range(T):
@@ -135,7 +140,7 @@ def off(found: Tensor, want: Tensor) -> float:
 @pytest.mark.parametrize("kernel", HERE, ids=lambda kernel: kernel.name)
 def test_outputs_and_gradients_are_those_of_a_loop(kernel: Kernel) -> None:
     """Groups, layouts, scale, gates and states as the op has them."""
-    tensors = {n: x.requires_grad_() for n, x in case(kernel.op).items()}
+    tensors = {n: x.requires_grad_() for n, x in case(kernel).items()}
     exact = {n: x.detach().double().requires_grad_() for n, x in tensors.items()}
     found = called(kernel, tensors)
     want = LOOPS.get(kernel.op, delta_loop)(exact)
@@ -154,7 +159,7 @@ def test_outputs_and_gradients_are_those_of_a_loop(kernel: Kernel) -> None:
 @pytest.mark.parametrize("kernel", HERE, ids=lambda kernel: kernel.name)
 def test_the_case_tells_conventions_apart(kernel: Kernel) -> None:
     """A loop with other groups, or keys for queries, is far from the function."""
-    tensors = case(kernel.op)
+    tensors = case(kernel)
     one, other = ("B", "C") if kernel.op in SWITCHES else ("q", "k")
     found = called(kernel, tensors)
     loop = LOOPS.get(kernel.op, delta_loop)
@@ -174,7 +179,7 @@ def test_dtypes_are_the_ops(kernel: Kernel) -> None:
     for dtype in (torch.float16, torch.bfloat16):
         given = {
             name: x if name in states else x.to(dtype)
-            for name, x in case(kernel.op).items()
+            for name, x in case(kernel).items()
         }
         output, state = called(kernel, given)
         assert (output.dtype, state.dtype) == (dtype, torch.float32)
@@ -187,7 +192,7 @@ def test_dtypes_are_the_ops(kernel: Kernel) -> None:
 @pytest.mark.parametrize("kernel", HERE, ids=lambda kernel: kernel.name)
 def test_initial_state_may_be_left_out(kernel: Kernel) -> None:
     """Without one a function starts from zero."""
-    tensors = case(kernel.op)
+    tensors = case(kernel)
     exact = {name: x.double() for name, x in tensors.items()}
     for name in ("initial_state", "initial_states"):
         if tensors.pop(name, None) is not None:
@@ -201,7 +206,7 @@ def test_initial_state_may_be_left_out(kernel: Kernel) -> None:
 def test_a_state_without_tokens_has_memory_of_its_own() -> None:
     """The recurrent form hands the initial state back, which the adapter copies."""
     kernel = KERNELS["transformers.torch_recurrent_gated_delta_rule"]
-    tensors = case(kernel.op)
+    tensors = case(kernel)
     for name in ("q", "k", "v", "g", "beta"):
         tensors[name] = tensors[name][:, :0]
     output, state = kernel.call(**tensors)
@@ -214,7 +219,7 @@ def test_a_state_without_tokens_has_memory_of_its_own() -> None:
 def test_a_negative_step_is_not_clamped() -> None:
     """mamba2_chunk_scan by itself takes a negative dt for zero; the op does not."""
     kernel = KERNELS["transformers.mamba2_chunk_scan"]
-    tensors = case("ssd")
+    tensors = case(kernel)
     del tensors["dt_bias"], tensors["D"]
     assert bool((tensors["dt"] < 0).any())
     exact = {name: x.double() for name, x in tensors.items()}
@@ -309,3 +314,19 @@ def test_an_import_that_fails_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     transformers._function.cache_clear()
     with pytest.raises(KernelUnavailable, match=r"5\.24\.0.*'tokenizers'"):
         transformers._function("mamba", "mamba_selective_scan")
+
+
+@pytest.mark.parametrize(
+    ("body", "heads"),
+    [("key.repeat_interleave(2, dim=2)", "shared"), ("key", "one_to_one")],
+)
+def test_versions_that_do_not_repeat_keys_are_known(
+    body: str, heads: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """transformers 5.17 left repeating to the model, 5.24 has it in the function."""
+    row = next(r for r in transformers.ROWS if r.op == "gated_delta_rule")
+    (function,) = ast.parse(f"def f(key):\n    return {body}").body
+    monkeypatch.setattr(
+        transformers, "_functions", lambda model: {row.function: function}
+    )
+    assert transformers.contract_of(row).heads == heads
