@@ -12,6 +12,7 @@ Exit code 1: a process that ended without a verdict.
 """
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -66,6 +67,7 @@ SHOWN = (
     "findings",
 )
 LIMIT_S = 1500.0
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")  # of the libraries beside ours
 NOT_JUDGED = "not judged"
 Line = tuple[str, str]
 
@@ -147,11 +149,13 @@ def lines(match: str) -> Iterator[tuple["Kernel", str]]:
                 yield kernel, dtype
 
 
-def row_of(kernel: "Kernel", dtype: str, device: str, seed: int, folder: Path) -> Row:
-    """The line by a process of its own, with what became of that."""
+def row_of(
+    kernel: "Kernel", dtype: str, device: str, seed: int, folder: Path, cores: int
+) -> Row:
+    """The line by a process of its own on so many cores, with what became of that."""
     record = folder / f"{kernel.name}-{dtype}.json"
     words = ["--line", f"{kernel.name} {dtype}", "--device", device]
-    words += ["--seed", str(seed), "--record", str(record)]
+    words += ["--seed", str(seed), "--record", str(record), "--cores", str(cores)]
     row = dict.fromkeys(FIELDS, "") | {"kernel": kernel.name, "dtype": dtype}
     row |= {"op": kernel.op, "device": device, "verdict": NOT_JUDGED}
     started = time.monotonic()
@@ -162,6 +166,7 @@ def row_of(kernel: "Kernel", dtype: str, device: str, seed: int, folder: Path) -
             text=True,
             check=False,
             timeout=LIMIT_S,
+            env=os.environ | dict.fromkeys(THREADS, str(cores)),
         )
         told = [x for x in done.stdout.splitlines() if x.startswith("{")]
         if told:
@@ -232,10 +237,12 @@ def run(
     found = {line_of(row): row for row in kept if row["verdict"] != NOT_JUDGED}
     left = [one for one in asked if (one[0].name, one[1]) not in found]
 
+    cores = max(1, (os.cpu_count() or 1) // workers)
+
     def line(one: tuple["Kernel", str]) -> Row:
         kernel, dtype = one
         if kernel.unavailable is None:
-            return row_of(kernel, dtype, device, seed, folder)
+            return row_of(kernel, dtype, device, seed, folder, cores)
         row = dict.fromkeys(FIELDS, "") | {"kernel": kernel.name, "dtype": dtype}
         row |= {"op": kernel.op, "device": device, "verdict": NOT_JUDGED}
         row |= {"reason": kernel.unavailable, "commit": commit()}
@@ -264,9 +271,13 @@ def main() -> int:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--workers", type=int, default=1, help="lines at a time")
     parser.add_argument("--line", help="inside a process: the kernel and its dtype")
-    parser.add_argument("--record", type=Path, help="and where its verdict goes")
+    parser.add_argument("--record", type=Path, help="where its verdict goes")
+    parser.add_argument("--cores", type=int, default=1, help="and how many it may use")
     options: Any = parser.parse_args()
     if options.line is not None:
+        from scancheck.oracles import threads
+
+        threads.keep_to(options.cores)
         name, dtype = options.line.split()
         row = judged(name, dtype, options.device, options.seed, options.record)
         print(json.dumps({k: v for k, v in row.items() if v}), flush=True)
