@@ -56,14 +56,29 @@ def _problem(
 ) -> Problem:
     frames = _frames_below_harness(error)
     text = "".join(traceback.format_exception_only(error)).strip()
-    line = text.splitlines()[0]
-    if len(line) > _LONGEST:
-        line = line[: _LONGEST - 3] + "..."
     place = _place(frames, _source_file(owner))
     detail = "".join(traceback.format_list(frames)) + text
     if is_device_error(error):
-        kind = "device_error"
-    return Problem(kind=kind, message=f"{what} {line}{place}", detail=detail)
+        kind, told = "device_error", _short(text.splitlines()[0])
+    else:
+        told = _first_and_last_line(text)
+    return Problem(kind=kind, message=f"{what} {told}{place}", detail=detail)
+
+
+def _first_and_last_line(text: str) -> str:
+    """What an exception says, in one line.
+
+    Compilers show source between where they are and what is wrong with it. The first
+    line alone of an error of CUDA is the error, the last is general advice.
+    """
+    first, *others = (line.strip() for line in text.splitlines() if line.strip())
+    if not others:
+        return _short(first)
+    return f"{_short(first, _LONGEST // 2)} ... {_short(others[-1], _LONGEST // 2)}"
+
+
+def _short(line: str, most: int = _LONGEST) -> str:
+    return line if len(line) <= most else line[: most - 3] + "..."
 
 
 def _left_behind(error: RuntimeError, owner: Callable[..., Any]) -> Problem:

@@ -118,7 +118,12 @@ def test_built_in_kernels_run(kernel: Kernel) -> None:
 
 def raises(*, a: Tensor, b: Tensor) -> Tensor:
     """A kernel that fails."""
-    raise ValueError("no such tile\nsecond line")
+    raise ValueError("no such tile")
+
+
+def shows_source(*, a: Tensor, b: Tensor) -> Tensor:
+    """A kernel that fails as compilers do, with source between place and reason."""
+    raise ValueError(f"at 52:18:\n\n    x = dot(b_do, b_v){' ' * 400}\n    ^\ntoo small\n")
 
 
 def exits(*, a: Tensor, b: Tensor) -> Tensor:
@@ -135,6 +140,7 @@ def recurses(*, a: Tensor, b: Tensor) -> Tensor:
     ("call", "what"),
     [
         (raises, "ValueError: no such tile (test_execute.py:"),
+        (shows_source, "ValueError: at 52:18: ... too small (test_execute.py:"),
         (exits, "SystemExit: 3 (test_execute.py:"),
         (recurses, "RecursionError: maximum recursion depth exceeded"),
         (lambda *, a, b: torch.stack([a[0, 0], b[0]]), "RuntimeError: stack expects"),
