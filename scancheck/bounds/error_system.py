@@ -272,11 +272,14 @@ class ErrorSystem:
         obar: ErrorNumber,
         inside: ErrorNumber,
     ) -> Cotangents:
-        """The cotangents with that of log_w, where the contract sums it in reverse.
+        """The cotangents with that of log w, where the contract sums it in reverse.
+
+        In a decay of keys and values both have logs, or log_z would not be there.
 
         states: S_0 to S_T of the tile, inside: its G_t, both [G, T, K, L].
         """
-        if self.rules.gate_gradient == "direct" or lowered.log_w is None:
+        given = lowered.log_w is None and lowered.log_z is None
+        if self.rules.gate_gradient == "direct" or given:
             return cotangents
         after, steps = states[:, 1:], inside.shape[1]
         read = after * obar[:, :, None, :]

@@ -33,21 +33,26 @@ VALUES = ("B", "T", "H", "V")
 
 def lower(tile: Tensors, carry: Any) -> tuple[Lowered, Any]:
     """w = exp(gk), z = exp(gv)."""
-    log_w = per_key(tile["gk"], tile["v"].shape[2])
-    z = per_lane(tile["gv"])[:, :, None].exp() if "gv" in tile else None
-    return Lowered(w=log_w.exp(), log_w=log_w, z=z, **written_and_read(tile)), carry
+    log_w, z, log_z = per_key(tile["gk"], tile["v"].shape[2]), None, None
+    if "gv" in tile:
+        log_z = per_lane(tile["gv"])[:, :, None]
+        z = log_z.exp()
+    decays = {"w": log_w.exp(), "log_w": log_w, "z": z, "log_z": log_z}
+    return Lowered(**decays, **written_and_read(tile)), carry
 
 
 def lower_pullback(
     tile: Tensors, lowered: Lowered, cotangents: Cotangents
 ) -> dict[str, Any]:
-    """dgk is the cotangent of log w, summed over lanes; dgv = z zbar."""
+    """dgk and dgv are the cotangents of log w and log z, summed over the other side."""
     gradients = written_and_read_pullback(tile, lowered, cotangents)
     gbar = gate_cotangent(lowered, cotangents).sum(3)
     gradients["gk"] = per_key_pullback(gbar, tile["gk"])
     if "gv" in tile:
-        gbar = (lowered.z * cotangents.z)[:, :, 0]
-        gradients["gv"] = per_lane_back(gbar, tile["gv"].shape[2])
+        gbar = cotangents.log_z
+        if gbar is None:
+            gbar = lowered.z * cotangents.z
+        gradients["gv"] = per_lane_back(gbar[:, :, 0], tile["gv"].shape[2])
     return gradients
 
 

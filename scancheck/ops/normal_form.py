@@ -87,6 +87,7 @@ class Lowered:
     key: Any = None
     strength: Any = None
     z: Any = None  # [G, T, 1, L]: value-side decay
+    log_z: Any = None  # log of z where z = exp(log_z)
     reads_before: bool = False  # o_t reads S_{t-1}
 
 
@@ -102,6 +103,7 @@ class Cotangents:
     p: Any = None
     q: Any = None
     z: Any = None
+    log_z: Any = None  # where it is not formed from that of z
 
 
 def gate_cotangent(lowered: Lowered, cotangents: Cotangents) -> Any:
