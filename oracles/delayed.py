@@ -15,7 +15,16 @@ import numpy as np
 from scancheck.ops.normal_form import Cotangents, Lowered
 from scancheck.oracles.numbers import concatenate
 
-MOVES = ("w", "v", "k", "log_w", "p", "q", "z")  # fields that make the next state
+MOVES = (
+    "w",
+    "v",
+    "k",
+    "log_w",
+    "p",
+    "q",
+    "z",
+    "log_z",
+)  # fields that make the next state
 
 
 class _State(NamedTuple):

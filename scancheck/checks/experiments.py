@@ -10,7 +10,7 @@ from scancheck.bounds.budget import Allowance, budget_for
 from scancheck.checks.digits import explain_digits
 from scancheck.checks.gradient_faults import explain_gradients
 from scancheck.checks.hypotheses import explain
-from scancheck.checks.operand_rounding import explain_operands
+from scancheck.checks.operand_rounding import explain_operands, explain_writes
 from scancheck.checks.oracle import CaseReport, Request, check_case
 from scancheck.checks.range_faults import explain_nonfinite
 from scancheck.contract import Contract, parse_contract
@@ -28,9 +28,9 @@ from scancheck.verdict import RED, Check, Verdict
 # Contracts that are tried, narrowest first, on outputs that failed (semantics.md).
 WIDER = (
     "comp=none",
+    "operands=tf32",
     "state=bf16",
     "state=fp16",
-    "operands=tf32",
     "operands=storage",
     "compute=tf32",
     "compute=storage",
@@ -171,8 +171,8 @@ def _cause(
     found = explain_nonfinite(kernel, report, chunks)
     if found is None and check.verdict is Verdict.NONFINITE:
         return _nonfinite_cause(kernel, report, check)
-    found = found or explain(report, chunks) or explain_digits(report)
-    found = found or explain_operands(report)
+    found = found or explain(report, chunks) or explain_writes(report)
+    found = found or explain_digits(report) or explain_operands(report)
     if found is not None:
         return found.cause, found.detail
     return _pattern_cause(kernel, report, place)

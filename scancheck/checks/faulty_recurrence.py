@@ -21,7 +21,7 @@ from scancheck.oracles.numbers import concatenate
 
 FloatArray = NDArray[np.float64]
 Outputs = dict[str, FloatArray]
-FIELDS = ("w", "v", "k", "r", "log_w", "p", "q", "z")
+FIELDS = ("w", "v", "k", "r", "log_w", "p", "q", "z", "log_z")
 
 
 def run(
@@ -108,6 +108,25 @@ class OtherDecays(Fp64System):
         self, lowered: Lowered, state: Any, start: int, total: int, keep: bool
     ) -> tuple[Any, Any, Any]:
         other = with_decay(lowered, self.change(lowered, start))
+        return super().forward(other, state, start, total, keep)
+
+
+class OtherWrites(Fp64System):
+    """The oracle whose keys and values went through `change`."""
+
+    def __init__(self, change: Callable[[FloatArray], FloatArray]) -> None:
+        super().__init__()
+        self.change = change
+
+    def forward(
+        self, lowered: Lowered, state: Any, start: int, total: int, keep: bool
+    ) -> tuple[Any, Any, Any]:
+        changed = {
+            name: x.like(self.change(x.value), np.zeros(x.shape))
+            for name in ("k", "v")
+            if (x := getattr(lowered, name)) is not None
+        }
+        other = replace(lowered, **changed)
         return super().forward(other, state, start, total, keep)
 
 

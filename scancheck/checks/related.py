@@ -122,7 +122,8 @@ def bitwise(subject: Subject) -> bool:
     if not declared or outcome.problem is not None or not repeats:
         return False
     resolved = resolve(contract, subject.case.dtype)
-    names = {resolved.compute, resolved.state, *(fmt for _, fmt in contract.casts)}
+    names = {resolved.compute, resolved.state, resolved.operands}
+    names |= {fmt for _, fmt in contract.casts}
     return all(CONTRACT_FORMATS[name].emin <= FP32.emin for name in names)
 
 
