@@ -123,7 +123,9 @@ def raises(*, a: Tensor, b: Tensor) -> Tensor:
 
 def shows_source(*, a: Tensor, b: Tensor) -> Tensor:
     """A kernel that fails as compilers do, with source between place and reason."""
-    raise ValueError(f"at 52:18:\n\n    x = dot(b_do, b_v){' ' * 400}\n    ^\ntoo small\n")
+    raise ValueError(
+        f"at 52:18:\n\n    x = dot(b_do, b_v){' ' * 400}\n    ^\ntoo small\n"
+    )
 
 
 def exits(*, a: Tensor, b: Tensor) -> Tensor:
