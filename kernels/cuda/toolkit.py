@@ -37,6 +37,12 @@ def device_unavailable() -> str | None:
 
 
 @cache
+def capabilities() -> tuple[tuple[int, int], ...]:
+    """The compute capabilities of the CUDA devices here, each once."""
+    return tuple(sorted({told for told in _told_capabilities() or () if told}))
+
+
+@cache
 def compiler_unavailable() -> str | None:
     """Why CUDA sources cannot be compiled here, device or not, or None."""
     if find_spec("cupy") is None or find_spec("cupy_backends") is None:
@@ -109,30 +115,37 @@ def _device_unavailable(needed: int | None) -> str | None:
 
 
 def _no_device() -> str | None:
+    found = _told_capabilities()
+    if found is None:
+        return "the NVIDIA driver does not answer (NVML)"
+    if not found:
+        return "there is no CUDA device"
+    # A device that does not tell is tried: a launch says what is wrong with it.
+    capable = any(told is None or told >= OLDEST_CAPABILITY for told in found)
+    return None if capable else _too_old()
+
+
+def _told_capabilities() -> list[tuple[int, int] | None] | None:
+    """What each device tells of itself, or None where the driver does not answer."""
     nvml = _library("libnvidia-ml.so.1")
     if nvml is None or nvml.nvmlInit_v2() != 0:
-        return "the NVIDIA driver does not answer (NVML)"
+        return None
+    found: list[tuple[int, int] | None] = []
     try:
         count = ctypes.c_uint()
-        if nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)) != 0 or not count.value:
-            return "there is no CUDA device"
-        return None if _any_capable(nvml, count.value) else _too_old()
+        if nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)) != 0:
+            return []
+        for index in range(count.value):
+            device, major, minor = ctypes.c_void_p(), ctypes.c_int(), ctypes.c_int()
+            if nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(device)) != 0:
+                continue
+            known = nvml.nvmlDeviceGetCudaComputeCapability(
+                device, ctypes.byref(major), ctypes.byref(minor)
+            )
+            found.append((major.value, minor.value) if known == 0 else None)
     finally:
         nvml.nvmlShutdown()
-
-
-def _any_capable(nvml: ctypes.CDLL, count: int) -> bool:
-    for index in range(count):
-        device, major, minor = ctypes.c_void_p(), ctypes.c_int(), ctypes.c_int()
-        if nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(device)) != 0:
-            continue
-        known = nvml.nvmlDeviceGetCudaComputeCapability(
-            device, ctypes.byref(major), ctypes.byref(minor)
-        )
-        # A device that does not tell is tried: a launch says what is wrong with it.
-        if known != 0 or (major.value, minor.value) >= OLDEST_CAPABILITY:
-            return True
-    return False
+    return found
 
 
 def _too_old() -> str:

@@ -22,6 +22,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from scancheck.adapters.fla_gradients import gradient_sizes, no_gradients
 from scancheck.adapters.fla_rows import RECURRENT, ROWS, Row
 from scancheck.adapters.triton_configurations import FIRST, take_first
 from scancheck.adapters.triton_interpreter import BF16_IS_WRONG, activate
@@ -188,6 +189,10 @@ def fla_kernels() -> tuple[Kernel, ...]:
 
 def _kernel(row: Row) -> Kernel:
     interpreted = device_unavailable() is not None
+    refused = no_gradients(row, interpreted=interpreted)
+    note = BF16_IS_WRONG if interpreted else f"each Triton kernel with {FIRST}"
+    if row.gradients and refused is not None:
+        note += f"; no gradients here: {refused}"
     dtypes = row.dtypes
     if interpreted:
         dtypes = tuple(dtype for dtype in dtypes if dtype != "bf16")
@@ -198,10 +203,12 @@ def _kernel(row: Row) -> Kernel:
         contract=contract_of(row, interpreted=interpreted),
         dtypes=dtypes,
         chunk=row.chunk,
-        gradients=row.gradients,
+        gradients=refused is None,
+        no_gradients=refused,
+        gradient_sizes=gradient_sizes(row, interpreted=interpreted),
         supports=(*row.tensors, *row.calls),
         unavailable=unavailable(row.family, row.function),
         longest=LONGEST_INTERPRETED if interpreted else None,
-        note=BF16_IS_WRONG if interpreted else f"each Triton kernel with {FIRST}",
+        note=note,
         devices=("cpu",) if interpreted else ("cuda",),
     )

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from scancheck.campaign.calls import drawn_call
 from scancheck.campaign.trial import Judged, Trial
 from scancheck.case import Case, make_case
-from scancheck.kernel import Kernel
+from scancheck.kernel import GradientSizes, Kernel
 from scancheck.ops.normal_form import Op, value_lanes
 from scancheck.recipes.draw import cases
 from scancheck.recipes.inputs import COTANGENT_KINDS, case_sizes
@@ -51,6 +51,7 @@ class Domain:
     chunk: int | None  # the kernel's, where known
     empty: bool  # whether T = 0 and B = 0 belong to its promise
     one_to_one: bool = False  # whether it wants as many key heads as value heads
+    gradient_sizes: GradientSizes | None = None  # where gradients are judged
 
 
 def domain_of(
@@ -76,6 +77,7 @@ def domain_of(
         chunk=chunk,
         empty=kernel.edge_sizes,
         one_to_one=one_to_one,
+        gradient_sizes=kernel.gradient_sizes if gradients else None,
     )
 
 
@@ -204,6 +206,8 @@ def trials(draw: st.DrawFn, domain: Domain) -> Trial:
     )
     if domain.one_to_one:
         drawn = with_own_keys(drawn)
+    if domain.gradient_sizes is not None:
+        drawn = domain.gradient_sizes.of(drawn)
     return Trial(case=drawn, cotangent_kind=kind)
 
 

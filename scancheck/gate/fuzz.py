@@ -14,7 +14,7 @@ from scancheck.contract import Contract, format_contract, parse_contract
 from scancheck.environment import describe
 from scancheck.errors import CaseInvalid
 from scancheck.formats import FORMATS
-from scancheck.gate.verify import Result
+from scancheck.gate.verify import Result, check_gradients
 from scancheck.kernel import Kernel
 from scancheck.ops import op_named
 from scancheck.recipes.key_heads import NOT_JUDGED, takes_own_keys
@@ -56,6 +56,8 @@ def fuzz(
     """
     (kernel,) = resolve_target(target, op)
     used_device = device_for(kernel, device)
+    if gradients:
+        check_gradients(kernel)
     declared = contract is not None or kernel.contract is not None
     if isinstance(contract, str):
         contract = parse_contract(contract)
@@ -156,6 +158,9 @@ def _record(
         notes.append(f"{progress.outside} cases: outside the domain of the contract")
     if domain.one_to_one:
         notes.append(NOT_JUDGED)
+    sizes = domain.gradient_sizes
+    if sizes is not None and any(map(sizes.binds, domain.dtypes)):
+        notes.append(sizes.left_out)
     return RunRecord(
         verdict=label,
         exit_code=code,

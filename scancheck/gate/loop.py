@@ -94,6 +94,9 @@ class Judging:
         self.one_to_one = takes_own_keys(self.op, self.contract.heads)
         if self.one_to_one:
             self.tally.not_judged.append(NOT_JUDGED)
+        self.gradient_sizes = kernel.gradient_sizes if gradients else None
+        if self.gradient_sizes and any(map(self.gradient_sizes.binds, dtypes)):
+            self.tally.not_judged.append(self.gradient_sizes.left_out)
 
     def _check_domain(self) -> None:
         names = [spec.name for spec in self.op.inputs]
@@ -187,6 +190,7 @@ class Judging:
             chunk=self.kernel.chunk or self.contract.structure.chunk,
             empty=True,
             one_to_one=self.one_to_one,
+            gradient_sizes=self.gradient_sizes,
         )
         limits = self.contract.domain
         inside = (

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from scancheck.contract import Contract, parse_contract
-from scancheck.errors import CaseInvalid
+from scancheck.errors import CaseInvalid, KernelUnavailable
 from scancheck.formats import FORMATS
 from scancheck.gate.loop import Judging, Progress
 from scancheck.kernel import Kernel
@@ -41,11 +41,13 @@ def verify(
     `case_id` judges that case of the run alone. `device` is cpu, cuda or cuda:N, by
     default the kernel's first; on CUDA a kernel that is given by name runs in a process
     of its own. Raises CaseInvalid for a request that makes no sense, KernelUnavailable
-    for a kernel or a device that is not to be had here, and DeviceLost for one that an
-    earlier fault has left unusable.
+    for a kernel, its gradients or a device that are not to be had here, and DeviceLost
+    for a device that an earlier fault has left unusable.
     """
     (kernel,) = resolve_target(target, op)
     used_device = device_for(kernel, device)
+    if gradients:
+        check_gradients(kernel)
     kernel = replace(kernel, devices=(used_device,))
     declared = contract is not None or kernel.contract is not None
     if isinstance(contract, str):
@@ -73,6 +75,15 @@ def verify(
     if json_path is not None:
         write_json(to_json(record), Path(json_path))
     return Result(record)
+
+
+def check_gradients(kernel: Kernel) -> None:
+    """Raises KernelUnavailable for a kernel that has no gradients here, by its word."""
+    if kernel.no_gradients is not None:
+        raise KernelUnavailable(
+            f"{kernel.name} has no gradients here: {kernel.no_gradients}; without "
+            "--gradients its outputs are judged"
+        )
 
 
 def _where_it_runs(

@@ -5,6 +5,7 @@ from typing import Any
 
 from scancheck.case import Case, make_case
 from scancheck.errors import CaseInvalid
+from scancheck.kernel import GradientSizes
 from scancheck.ops import op_named
 from scancheck.recipes.call_cases import call_cases
 from scancheck.recipes.catalog import QUICK_NAMES, recipes_taken
@@ -55,6 +56,7 @@ def case_list(
     chunk: int | None = None,
     empty: bool = False,
     one_to_one: bool = False,
+    gradient_sizes: GradientSizes | None = None,
 ) -> list[Case]:
     """The cases on which a kernel is judged: the same for the same arguments.
 
@@ -63,11 +65,11 @@ def case_list(
     and how it can be called: `cu_seqlens`, `reverse`, `attention_mask`; `requires`
     those it cannot be called without. With `chunk`, lengths and recipes aim at its
     edges. `empty` adds T = 0 and B = 0; with `one_to_one` no value heads share a key
-    head. Both profiles cover each of their recipes in
-    each form at a length of several chunks, the short lengths around one chunk, two
-    long sequences, many channels in each form or layout, and several sequences in one
-    call. `quick` has about 30 cases of the recipes that show every class of bug,
-    `full` about 300 of all recipes, beside those calls.
+    head, and with `gradient_sizes` all cases have such sizes. Both profiles cover each
+    of their recipes in each form at a length of several chunks, the short lengths
+    around one chunk, two long sequences, many channels in each form or layout, and
+    several sequences in one call. `quick` has about 30 cases of the recipes that show
+    every class of bug, `full` about 300 of all recipes, beside those calls.
 
     Raises CaseInvalid for an unknown op or profile, or when the kernel accepts no form.
     """
@@ -90,6 +92,8 @@ def case_list(
     cases += _wide_cases(op, dtype, kernel, source)
     if one_to_one:
         cases = [with_own_keys(case) for case in cases]
+    if gradient_sizes is not None:
+        cases = [gradient_sizes.of(case) for case in cases]
     cases += call_cases(cases, accepts, profile=profile, chunk=chunk or DEFAULT_CHUNK)
     return cases + (_empty_cases(cases) if empty else [])
 

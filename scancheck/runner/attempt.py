@@ -55,26 +55,38 @@ def _problem(
     kind: ProblemKind, what: str, error: BaseException, owner: Callable[..., Any]
 ) -> Problem:
     frames = _frames_below_harness(error)
-    text = "".join(traceback.format_exception_only(error)).strip()
+    text = _text(error)
     place = _place(frames, _source_file(owner))
     detail = "".join(traceback.format_list(frames)) + text
     if is_device_error(error):
         kind, told = "device_error", _short(text.splitlines()[0])
     else:
-        told = _first_and_last_line(text)
+        told = _first_and_last_line(error)
     return Problem(kind=kind, message=f"{what} {told}{place}", detail=detail)
 
 
-def _first_and_last_line(text: str) -> str:
+def _text(error: BaseException) -> str:
+    return "".join(traceback.format_exception_only(error)).strip()
+
+
+def _first_and_last_line(error: BaseException) -> str:
     """What an exception says, in one line.
 
-    Compilers show source between where they are and what is wrong with it. The first
-    line alone of an error of CUDA is the error, the last is general advice.
+    Compilers show source between where they are and what is wrong with it; Triton, for
+    a fault inside a function that is called there, ends in a mark under the call. (Of
+    an error of CUDA the first line says all, and the last is general advice.)
     """
-    first, *others = (line.strip() for line in text.splitlines() if line.strip())
+    first, *others = _lines(error)
     if not others:
         return _short(first)
-    return f"{_short(first, _LONGEST // 2)} ... {_short(others[-1], _LONGEST // 2)}"
+    last, cause = others[-1], error.__cause__
+    while cause is not None and not any(map(str.isalnum, last)):
+        last, cause = _lines(cause)[-1], cause.__cause__
+    return f"{_short(first, _LONGEST // 2)} ... {_short(last, _LONGEST // 2)}"
+
+
+def _lines(error: BaseException) -> list[str]:
+    return [line.strip() for line in _text(error).splitlines() if line.strip()]
 
 
 def _short(line: str, most: int = _LONGEST) -> str:

@@ -128,6 +128,15 @@ def shows_source(*, a: Tensor, b: Tensor) -> Tensor:
     )
 
 
+def points_at_a_call(*, a: Tensor, b: Tensor) -> Tensor:
+    """A kernel that fails as Triton does in a function that it calls."""
+    try:
+        shows_source(a=a, b=b)
+    except ValueError as error:
+        raise TypeError("at 4:8:\n    z = helper(x, x)\n        ^\n") from error
+    raise AssertionError
+
+
 def exits(*, a: Tensor, b: Tensor) -> Tensor:
     """A kernel that wants to end the process."""
     raise SystemExit(3)
@@ -143,6 +152,7 @@ def recurses(*, a: Tensor, b: Tensor) -> Tensor:
     [
         (raises, "ValueError: no such tile (test_execute.py:"),
         (shows_source, "ValueError: at 52:18: ... too small (test_execute.py:"),
+        (points_at_a_call, "TypeError: at 4:8: ... too small (test_execute.py:"),
         (exits, "SystemExit: 3 (test_execute.py:"),
         (recurses, "RecursionError: maximum recursion depth exceeded"),
         (lambda *, a, b: torch.stack([a[0, 0], b[0]]), "RuntimeError: stack expects"),

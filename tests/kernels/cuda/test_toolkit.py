@@ -16,6 +16,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
         "unavailable",
         "compiler_unavailable",
         "device_unavailable",
+        "capabilities",
         "include_directory",
     ):
         monkeypatch.setattr(toolkit, name, getattr(toolkit, name).__wrapped__)
@@ -82,6 +83,16 @@ def test_what_a_machine_lacks(
     reason = machine(monkeypatch, **lacks)
     assert reason is not None and words in reason
     assert "\n" not in reason
+
+
+def test_capabilities(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each kind of device once, and none where there is no device."""
+    machine(monkeypatch, devices=3, capability=(9, 0))
+    assert toolkit.capabilities() == ((9, 0),)
+    machine(monkeypatch, devices=0)
+    assert toolkit.capabilities() == ()
+    monkeypatch.setattr(toolkit, "_library", lambda name: None)
+    assert toolkit.capabilities() == ()
 
 
 def test_hidden_devices(monkeypatch: pytest.MonkeyPatch) -> None:
