@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from scancheck.bounds.budget import budget_for, storage_dtype
+from scancheck.checks.judging_device import judged_on
 from scancheck.checks.oracle import CaseReport, Request, device_for_case
 from scancheck.contract import Contract, resolve
 from scancheck.formats import FORMATS, FloatArray, Format, round_array, ulp
@@ -66,15 +67,11 @@ def _measured(
     """Every tensor that the kernel returned; outputs first, in the op's order."""
     inputs, dtype = report.inputs, report.case.dtype
     request = Request(contract=ANY_ORDER, device=job.device)
-    sums = budget_for(
-        op,
-        inputs.tensors,
-        inputs.switches,
-        ANY_ORDER,
-        dtype,
-        report.cotangents,
-        device=device_for_case(op, report.case, request),
-    )
+    given = op, inputs.tensors, inputs.switches, ANY_ORDER, dtype, report.cotangents
+    sums = judged_on(
+        device_for_case(op, report.case, request),
+        lambda device: budget_for(*given, device=device),
+    ).found
     for prefix, found, truths, magnitudes in (
         ("", report.metrics, report.truth.outputs, sums.outputs),
         ("d", report.gradient_metrics, report.truth.gradients, sums.gradients),
