@@ -47,7 +47,9 @@ class Ball(ArrayNumber):
     def exact(self) -> bool:
         """Whether the radius is one repeated zero, as `exact_ball` makes it."""
         radius = self.radius
-        return radius.size > 0 and not any(radius.strides) and radius.flat[0] == 0.0
+        if radius.size == 0 or any(radius.strides):
+            return False
+        return bool(radius[(0,) * len(radius.shape)] == 0.0)
 
     def __mul__(self, other: Self) -> Self:
         value = self.value * other.value
@@ -183,7 +185,8 @@ def _sigmoid(x: FloatArray) -> FloatArray:
 
 def exact_ball(value: FloatArray) -> Ball:
     """Stored values, known exactly: one zero, repeated, is their radius."""
-    return Ball(value, np.broadcast_to(0.0, value.shape))
+    zero = np.zeros_like(value, shape=())  # where the values are
+    return Ball(value, np.broadcast_to(zero, value.shape))
 
 
 def certified_radius(ball: Ball) -> FloatArray:

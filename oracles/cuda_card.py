@@ -181,18 +181,42 @@ def room(parts: Sequence[Any], axes: Sequence[int] = (0, 1, 2, 3)) -> Argument:
     return count(*(address(part) for part in parts), *_strides(parts[0], axes))
 
 
+def pointer(part: Any) -> Argument:
+    """An array in C order, or None, as a pointer to its first entry.
+
+    Raises TypeError for an array in another order: the kernel would not know.
+    """
+    if part is not None and not part.flags.c_contiguous:
+        raise TypeError(
+            "argument of a kernel: expected an array in C order; got strides "
+            f"{part.strides} of shape {part.shape}"
+        )
+    return count(address(part))
+
+
 def address(part: Any) -> int:
-    """Where the first entry of an array lies; 0 for None and for an empty array."""
-    if part is None or part.size == 0:
+    """Where the first entry of an array lies; 0 for None and for an empty array.
+
+    Raises TypeError for an array that is not on the card: a kernel that reads from an
+    address of the host takes the device away from the whole process.
+    """
+    if part is None:
         return 0
-    if isinstance(part, np.ndarray):
-        return part.ctypes.data
-    return int(part.data.ptr)
+    if not isinstance(part, arrays().ndarray):
+        raise TypeError(
+            "argument of a kernel: expected an array of the card; got "
+            f"{type(part).__module__}.{type(part).__name__}"
+        )
+    return int(part.data.ptr) if part.size else 0
 
 
 def _strides(part: Any, axes: Sequence[int]) -> list[int]:
     strides = [0, 0, 0, 0]
     if part is not None:
+        if part.dtype != np.float64:
+            raise TypeError(
+                f"argument of a kernel: expected float64; got {part.dtype.name}"
+            )
         for axis, size, stride in zip(axes, part.shape, part.strides, strict=True):
             strides[axis] = stride // part.itemsize if size > 1 else 0
     return strides

@@ -64,10 +64,7 @@ def scan_on_card(
             cuda_card.operand((own,), LANE_AXES),
             *by_step,
             cuda_card.numbers(last),
-            *(
-                cuda_card.count(cuda_card.address(x))
-                for x in (state, error, o, states, errors)
-            ),
+            *map(cuda_card.pointer, (state, error, o, states, errors)),
             cuda_card.count(groups, steps, keys, lanes),
         ],
     )
@@ -87,7 +84,7 @@ def square_on_card(w: Any, p: Any, q: Any) -> Any:
             cuda_card.numbers(LEAST_ABOVE),
             cuda_card.count(HALVINGS),
             cuda_card.numbers(SMALLEST),
-            cuda_card.count(cuda_card.address(found)),
+            cuda_card.pointer(found),
             cuda_card.count(groups, steps, keys, 1),
         ],
     )

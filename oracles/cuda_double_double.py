@@ -66,8 +66,16 @@ class CudaDoubleDouble(DoubleDouble):
         """The axes permuted in memory too, so that neighbours stay neighbours."""
         return self.mapped(lambda part: part.transpose(*axes).copy())
 
+    def exactly(self, values: Any) -> Any:
+        """Stored values, known exactly, moved to the card unless they are there."""
+        return exact_cuda_double_double(values)
+
+    def nothing(self, shape: tuple[int, ...]) -> Any:
+        """The zero that exact numbers repeat."""
+        return repeated_zeros(shape)
+
     def _one(self) -> Any:
-        return exact_cuda_double_double(np.ones(self.shape))
+        return self.exactly(np.ones(())).broadcast_to(self.shape)
 
     def _elementwise(self, loop: Callable[..., None], *others: Any) -> Any:
         """The kernel of a compiled loop on this number and others, broadcast."""
@@ -87,9 +95,7 @@ class CudaDoubleDouble(DoubleDouble):
                 *(_operand(x) for x in (self, *others, self)[:2]),
                 cuda_card.room(out, range(AXES - len(shape), AXES)),
                 cuda_card.count(*full),
-                cuda_card.count(
-                    cuda_card.address(_tables(xp, cuda_card.device_index()))
-                ),
+                cuda_card.pointer(_tables(xp, cuda_card.device_index())),
             ],
         )
         return self.like(*out)

@@ -97,6 +97,10 @@ class WordNumber(ArrayNumber):
         """Stored values, known exactly, as this kind of number."""
         raise NotImplementedError
 
+    def nothing(self, shape: tuple[int, ...]) -> FloatArray:
+        """Zeros beside what is known exactly."""
+        return np.zeros(shape)
+
     @property
     def hi(self) -> FloatArray:
         """The values, rounded to float64."""
@@ -157,7 +161,7 @@ class WordNumber(ArrayNumber):
         apart, beyond, meets = self._compared(other)
         pairs = zip(self.components, other.components, strict=True)
         chosen = self.like(*(np.where(beyond, *pair) for pair in pairs))
-        nothing = np.zeros(apart.shape)
+        nothing = self.nothing(apart.shape)
         radius = np.where(meets, apart.radius, 0.0)
         return chosen + apart.like(nothing, nothing, radius, *apart.components[3:])
 
@@ -170,7 +174,7 @@ class WordNumber(ArrayNumber):
 
     def held(self) -> Self:
         """The leading words, of radius zero."""
-        nothing = np.zeros(self.shape)
+        nothing = self.nothing(self.shape)
         return self.like(self.hi, nothing, nothing, *self.components[3:])
 
     def _compared(self, other: Self) -> tuple[Self, Any, Any]:

@@ -124,21 +124,21 @@ def screen(
     factor = lambda_factor if probable else None
     arguments = [
         *(_tensor(x) for x in (a, b, h)),
-        *(cuda_card.count(cuda_card.address(x)) for x in (start, end, path)),
+        *map(cuda_card.pointer, (start, end, path)),
         cuda_card.numbers(*coefficients(rules)),
         cuda_card.numbers(*MomentSystem(rules).coefficients),
         cuda_card.count(rules.state_every),
         _entering(rules),
         _judging(rules, storage_dtype(LINEAR_SCAN, "h", dtype), factor),
         _judging(rules, storage_dtype(LINEAR_SCAN, "final_state", dtype), factor),
-        cuda_card.count(cuda_card.address(tallies)),
+        cuda_card.pointer(tallies),
         cuda_card.count(groups, steps, 1, lanes),
     ]
     cuda_card.launch("judge_lanes.cu", f"judge_lanes<{name}>", count, arguments)
     threads = min(count, 1024)
     sums = xp.empty((2, FIELDS + 2, threads))
     for tally, into in zip(tallies, sums, strict=True):
-        addresses = [cuda_card.count(cuda_card.address(x)) for x in (tally, into)]
+        addresses = [cuda_card.pointer(x) for x in (tally, into)]
         sizes = cuda_card.count(count), cuda_card.count(threads)
         cuda_card.launch("judge_lanes.cu", "add_tallies", threads, [*addresses, *sizes])
     found = cuda_card.on_cpu(sums)

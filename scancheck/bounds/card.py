@@ -18,7 +18,6 @@ from scancheck.bounds.moment_number import MomentNumber, given_number
 from scancheck.bounds.moment_system import MomentSystem
 from scancheck.bounds.rank_one_system import RankOneErrorSystem
 from scancheck.bounds.rules import Rules
-from scancheck.formats import round_array
 from scancheck.ops.normal_form import Cotangents, Lowered, Op
 from scancheck.oracles import cuda_card
 from scancheck.oracles.cuda_columns import CARD
@@ -32,8 +31,6 @@ FloatArray = NDArray[np.float64]
 Arrays = Mapping[str, FloatArray]
 
 SOURCE = "bounds_tile.cu"
-# Formats that arrays of the card round to.
-NATIVE = {"fp16": np.float16, "fp32": np.float32, "fp64": np.float64}
 
 
 def has_card_budget(rules: Rules, log: str, gradients: bool) -> bool:
@@ -83,18 +80,6 @@ def _brought_back(solution: Solution) -> Solution:
     )
 
 
-def _held(rules: Rules, values: Any) -> tuple[Any, Any]:
-    """The values on the card, and which of them the compute format holds."""
-    there = cuda_card.float64(values)
-    native = NATIVE.get(rules.compute.name)
-    if native is not None:
-        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-            return there, there.astype(native).astype(np.float64) == there
-    here = cuda_card.on_cpu(values)
-    held = round_array(rules.compute, here) == here
-    return there, cuda_card.arrays().asarray(held)
-
-
 class CardErrorSystem(ErrorSystem):
     """The companion scans of a budget on the card."""
 
@@ -104,8 +89,7 @@ class CardErrorSystem(ErrorSystem):
 
     def constant(self, values: Any) -> ErrorNumber:
         """Stored inputs, and an op's constants, which the compute format may round."""
-        value, held = _held(self.rules, values)
-        return exact_number(self.rules, value, held)
+        return exact_number(self.rules, cuda_card.float64(values))
 
     def forward(
         self, lowered: Lowered, state: Any, start: int, total: int, keep: bool
@@ -128,13 +112,13 @@ class CardErrorSystem(ErrorSystem):
             _operand(x),
             _operand(lowered.r),
             cuda_card.flag(lowered.r is not None),
-            _pointer(s),
+            cuda_card.pointer(s),
             cuda_card.numbers(*self.coefficients),
-            _pointer(o),
-            _pointer(states),
+            cuda_card.pointer(o),
+            cuda_card.pointer(states),
             cuda_card.count(start),
             cuda_card.count(self.rules.state_every),
-            _pointer(self._path_on_card(total)),
+            cuda_card.pointer(self._path_on_card(total)),
             cuda_card.count(groups, steps, keys, lanes),
         )
         out = ErrorNumber(self.rules, *o)
@@ -156,14 +140,14 @@ class CardErrorSystem(ErrorSystem):
             groups * keys * lanes,
             _operand(w),
             _operand(y),
-            _pointer(s),
-            _pointer(above),
+            cuda_card.pointer(s),
+            cuda_card.pointer(above),
             cuda_card.numbers(*self.coefficients),
-            _pointer(g),
+            cuda_card.pointer(g),
             cuda_card.count(start),
             cuda_card.count(total),
             cuda_card.count(self.rules.state_every),
-            _pointer(self._path_on_card(total)),
+            cuda_card.pointer(self._path_on_card(total)),
             cuda_card.count(groups, steps, keys, lanes),
         )
         return g, (s, above)
@@ -182,10 +166,10 @@ class CardErrorSystem(ErrorSystem):
         self._launch(
             "error_end",
             count,
-            _pointer(state),
+            cuda_card.pointer(state),
             cuda_card.numbers(*self.coefficients),
-            _pointer(self._path_on_card(total)[total:]),
-            _pointer(out),
+            cuda_card.pointer(self._path_on_card(total)[total:]),
+            cuda_card.pointer(out),
             cuda_card.count(count),
         )
         return ErrorNumber(self.rules, *out[:4]).stored(self.rules.state_store)
@@ -209,8 +193,7 @@ class CardRankOneSystem(RankOneErrorSystem):
 
     def constant(self, values: Any) -> ErrorNumber:
         """Stored inputs, and an op's constants, which the compute format may round."""
-        value, held = _held(self.rules, values)
-        return exact_number(self.rules, value, held)
+        return exact_number(self.rules, cuda_card.float64(values))
 
     def running_maximum(self, x: Any) -> Any:
         """On the CPU, and back: the card's arrays have no such scan."""
@@ -228,8 +211,7 @@ class CardMomentSystem(MomentSystem):
 
     def constant(self, values: Any) -> MomentNumber:
         """Stored inputs."""
-        value, held = _held(self.rules, values)
-        return given_number(self.rules, value, held)
+        return given_number(self.rules, cuda_card.float64(values))
 
     def forward(
         self, lowered: Lowered, state: Any, start: int, total: int, keep: bool
@@ -248,9 +230,9 @@ class CardMomentSystem(MomentSystem):
             _operand(x, 2),
             _operand(lowered.r, 2),
             cuda_card.flag(lowered.r is not None),
-            _pointer(s),
+            cuda_card.pointer(s),
             cuda_card.numbers(*self.coefficients),
-            _pointer(o),
+            cuda_card.pointer(o),
             cuda_card.count(start),
             cuda_card.count(self.rules.state_every),
             cuda_card.count(groups, steps, keys, lanes),
@@ -261,10 +243,6 @@ class CardMomentSystem(MomentSystem):
 
 def _cast(x: MomentNumber, cast: Any) -> MomentNumber:
     return x if cast is None else x.stored(cast)
-
-
-def _pointer(x: Any) -> cuda_card.Argument:
-    return cuda_card.count(cuda_card.address(x))
 
 
 def _operand(x: Any, parts: int = 4) -> cuda_card.Argument:

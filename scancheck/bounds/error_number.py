@@ -22,8 +22,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from scancheck.bounds.held import holds
 from scancheck.bounds.rules import Rules, Store
-from scancheck.formats import round_array
 from scancheck.oracles.ball import Ball
 from scancheck.oracles.numbers import ArrayNumber
 from scancheck.oracles.units import U64
@@ -276,18 +276,14 @@ def _model(coefficients: tuple[float, float], size: FloatArray) -> FloatArray:
     return model
 
 
-def exact_number(
-    rules: Rules, values: FloatArray, held: NDArray[np.bool_] | None = None
-) -> ErrorNumber:
+def exact_number(rules: Rules, values: FloatArray) -> ErrorNumber:
     """Stored inputs, magnitude |value|.
 
     Values that the compute format does not hold are rounded where they enter; values
-    below its normal range may count as zero in a kernel that flushes. `held` says which
-    it holds, for arrays of a card.
+    below its normal range may count as zero in a kernel that flushes.
     """
     size = np.abs(values)
-    if held is None:
-        held = round_array(rules.compute, values) == values
+    held = holds(rules.compute, values)
     error = np.where(held, 0.0, rules.u * size + rules.eta)
     if rules.flush:
         below = size < rules.compute.smallest_normal

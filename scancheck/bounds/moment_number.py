@@ -12,8 +12,8 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from scancheck.bounds.held import holds
 from scancheck.bounds.rules import Rules, Store
-from scancheck.formats import round_array
 from scancheck.oracles.ball import exact_ball
 from scancheck.oracles.numbers import ArrayNumber
 
@@ -139,7 +139,8 @@ class MomentNumber(ArrayNumber):
         axes = (axis,) if isinstance(axis, int) else axis
         last = tuple(range(-len(axes), 0))
         values = np.moveaxis(self.value, axes, last)
-        values = values.reshape(*values.shape[: -len(axes)], -1)
+        terms = int(np.prod(values.shape[-len(axes) :]))
+        values = values.reshape(*values.shape[: -len(axes)], terms)
         partial = np.cumsum(values, -1)[..., 1:]
         own = self.rules.u**2 * np.sum(partial**2, -1)
         floor = 2 * self.rules.add_eta**2 * partial.shape[-1]
@@ -158,14 +159,8 @@ class MomentNumber(ArrayNumber):
         return self.like(self.value, self.moment + own)
 
 
-def given_number(
-    rules: Rules, values: FloatArray, held: NDArray[np.bool_] | None = None
-) -> MomentNumber:
-    """Stored inputs: exact where the compute format holds them, else rounded once.
-
-    `held` says where, for arrays of a card.
-    """
-    if held is None:
-        held = round_array(rules.compute, values) == values
+def given_number(rules: Rules, values: FloatArray) -> MomentNumber:
+    """Stored inputs: exact where the compute format holds them, else rounded once."""
     own = (rules.u * values) ** 2 + 2 * rules.eta**2
-    return MomentNumber(rules, values, np.where(held, 0.0, own))
+    own = np.where(holds(rules.compute, values), 0.0, own)
+    return MomentNumber(rules, values, own)

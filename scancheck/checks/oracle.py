@@ -17,6 +17,7 @@ from scancheck.contract import Contract
 from scancheck.formats import format_named, round_array
 from scancheck.kernel import Kernel
 from scancheck.metrics import TensorMetrics, measure
+from scancheck.ops import OPS
 from scancheck.ops.calling import op_of
 from scancheck.ops.normal_form import (
     Op,
@@ -39,9 +40,6 @@ FloatArray = NDArray[np.float64]
 # and 35 ms for selective_scan however small the case, and is as fast as a processor
 # between 2**16 and 2**19 entries, by the number of lanes; loading takes seconds.
 CARD_ENTRIES = 2**20
-# Ops whose oracles and budgets have been compared with the CPU's on a device. Those of
-# the others have their kernels too, compared so far where they run as compiled C++.
-CARD_OPS = ("linear_scan", "selective_scan")
 # Fewer independent chains than this say too little for rho and lambda (numerics 2.8).
 MIN_CHAINS = 16
 
@@ -198,12 +196,15 @@ def _judged(
 
 
 def device_for_case(op: Op, case: Case, request: Request) -> str:
-    """Where a case's oracles and budgets run: the request's device for a large one."""
+    """Where a case's oracles and budgets run: the request's device for a large one.
+
+    Sequences that are called together are small ones, one by one, and a user's own
+    lowering is known to run over numbers of a processor alone.
+    """
     sizes = case_sizes(case)
     entries = math.prod(op.group_shape(sizes)) * sizes[op.time_axis]
-    large = entries >= CARD_ENTRIES and op.name in CARD_OPS
-    large = large and op.calling is None
-    return request.device if large else "cpu"
+    large = entries >= CARD_ENTRIES
+    return request.device if large and op.calling is None and op.name in OPS else "cpu"
 
 
 def is_exact(case: Case, inputs: Inputs, contract: Contract) -> bool:

@@ -1,4 +1,4 @@
-"""The CUDA oracles without a card: their sources compiled for the CPU, on NumPy arrays.
+"""The CUDA oracles without a card: their sources compiled for the CPU.
 
 Threads run one after the other, which kernels whose threads share nothing do not
 notice; roundings, fma and subnormals are those of IEEE on both.
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from cards.arrays import CardModule
 
 from scancheck.oracles import cuda_card
 
@@ -76,10 +77,11 @@ class Host:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.libraries: dict[str, Any] = {}
+        self.module = CardModule()
 
     def arrays(self) -> Any:
-        """NumPy."""
-        return np
+        """Arrays that meet those of NumPy no more than CuPy's do."""
+        return self.module
 
     def device_index(self) -> int:
         """Always the same."""
