@@ -1,0 +1,129 @@
+"""Recurrences as loops over tokens in float64, with autograd as their adjoint.
+
+Written from the definitions alone, to decide between a kernel and the tool: nothing
+here is from scancheck.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import silu, softplus
+
+SHARED = ("linear_attention", "simple_gla", "retention", "lightning_attention")
+SHARED += ("delta_rule", "gated_delta_rule", "kda")
+OUTPUTS = {
+    "linear_scan": ("h", "final_state"),
+    "selective_scan": ("y", "last_state"),
+}
+
+
+def loop(
+    op: str, x: dict[str, Tensor], switches: dict[str, bool] | None = None
+) -> dict[str, Tensor]:
+    """Outputs by name of float64 tensors in the op's layout."""
+    if op == "linear_scan":
+        found = linear_scan(x)
+    elif op == "selective_scan":
+        found = selective_scan(x, (switches or {}).get("delta_softplus", False))
+    else:
+        found = with_heads(op, x)
+    return dict(zip(OUTPUTS.get(op, ("o", "final_state")), found, strict=True))
+
+
+def linear_scan(x: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """h_t = a_t h_{t-1} + b_t, [B, T, D]."""
+    b = x["b"]
+    decay = x["a"] if "a" in x else x["g"].exp()
+    state = x.get("initial_state", torch.zeros_like(b[:, 0]))
+    outputs = []
+    for t in range(b.shape[1]):
+        state = decay[:, t] * state + b[:, t]
+        outputs.append(state)
+    return torch.stack(outputs, 1), state
+
+
+def selective_scan(x: dict[str, Tensor], softplused: bool) -> tuple[Tensor, Tensor]:
+    """h = exp(delta A) h + delta B u; y = (C h + D u) silu(z), [B, D, L], h_0 = 0.
+
+    B and C are [B, N, L], [B, G, N, L] for groups of channels, or constant [D, N].
+    """
+    u, delta = x["u"], x["delta"]
+    channels = u.shape[1]
+    if "delta_bias" in x:
+        delta = delta + x["delta_bias"][:, None]
+    delta = softplus(delta) if softplused else delta
+
+    def at(name: str, t: int) -> Tensor:
+        keys = x[name]
+        if keys.ndim == 2:
+            return keys
+        if keys.ndim == 3:
+            return keys[:, None, :, t]
+        return keys[..., t].repeat_interleave(channels // keys.shape[1], 1)
+
+    state, outputs = u.new_zeros(*u.shape[:2], x["A"].shape[1]), []
+    for t in range(u.shape[2]):
+        step = delta[:, :, t, None]
+        drive = step * u[:, :, t, None] * at("B", t)
+        state = (step * x["A"]).exp() * state + drive
+        outputs.append((state * at("C", t)).sum(2))
+    y = torch.stack(outputs, 2)
+    if "D" in x:
+        y = y + x["D"][:, None] * u
+    return (y * silu(x["z"]) if "z" in x else y), state
+
+
+def with_heads(op: str, x: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """o [B, T, heads, V] and the state [B, heads, K, V] of attention-like ops.
+
+    S = diag(w) S diag(z) + p (q^T S) + k v^T. Steps are those of the ops' definitions:
+    linear_attention to kda as in Yang et al. 2024 (gated delta networks), rwkv6 and
+    rwkv7 as in Peng et al. 2024 and 2025.
+    """
+    values, keys = x["v"], x["k"]
+    read = x["q"] if "q" in x else x["r"]
+    batch, steps, heads = values.shape[:3]
+    width = keys.shape[3]
+    if op in SHARED:
+        shared = heads // keys.shape[2]
+        read, keys = (y.repeat_interleave(shared, 2) for y in (read, keys))
+    scale = 1.0 if op == "rwkv7" else width**-0.5
+    state = x.get(
+        "initial_state", values.new_zeros(batch, heads, width, values.shape[3])
+    )
+    outputs = []
+    for t in range(steps):
+        k, v, r = keys[:, t], values[:, t], scale * read[:, t]
+        decayed = decays(op, x, t, heads)[..., None] * state
+        if "gv" in x:
+            decayed = decayed * x["gv"][:, t, :, None].exp()
+        write = v
+        if "beta" in x:
+            erased = torch.einsum("bhkv,bhk->bhv", decayed, k)
+            write = x["beta"][:, t, :, None] * (v - erased)
+        new = decayed + k[..., None] * write[..., None, :]
+        if op == "rwkv7":
+            seen = torch.einsum("bhkv,bhk->bhv", state, x["a"][:, t])
+            new = new + x["b"][:, t, ..., None] * seen[..., None, :]
+        held: Any = new
+        if op == "rwkv6":
+            held = state + (x["u"] * k)[..., None] * v[..., None, :]
+        outputs.append(torch.einsum("bhkv,bhk->bhv", held, r))
+        state = new
+    return torch.stack(outputs, 1), state
+
+
+def decays(op: str, x: dict[str, Tensor], t: int, heads: int) -> Tensor:
+    """diag(w) of a token, [B or 1, heads, K or 1]."""
+    order = torch.arange(heads, dtype=torch.float64)
+    if op == "retention":
+        return (1 - 2 ** (-5 - order))[None, :, None]
+    if op == "lightning_attention":
+        return (-8 / heads * order).exp()[None, :, None]
+    if op in ("simple_gla", "gated_delta_rule"):
+        return x["g"][:, t, :, None].exp()
+    for gate in ("g" if op == "kda" else "", "gk", "w"):
+        if gate in x:
+            return x[gate][:, t].exp()
+    return torch.ones(1, heads, 1, dtype=torch.float64)
