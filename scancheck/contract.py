@@ -53,7 +53,8 @@ class Contract:
     # explicit adjoint's or those of automatic differentiation (log_reverse_mode).
     log: str = "none"
     gate_gradient: str = "direct"  # of log gates: direct (w_t G_t S_{t-1}) or
-    # reverse_cumsum (sums of r obar S - G x over all later steps)
+    # reverse_cumsum (sums of r obar S - G x over all later steps), chunk_sums (those of
+    # a chunk as its whole sum less a running one)
     comp: str = "none"  # none, kahan (addition only), full (product and addition)
     # A backward pass may be plain where the forward pass keeps rests, and then has each
     # decay as one rounded number: `gradient_exp`, or None for `exp`. Both are of all
@@ -91,7 +92,7 @@ class Contract:
 CHOICES = {
     "fma": ("allowed", "yes", "no"),
     "log": ("none", "diff", "segsum", "factored", "ratio", "full", "renorm"),
-    "gate_gradient": ("direct", "reverse_cumsum"),
+    "gate_gradient": ("direct", "reverse_cumsum", "chunk_sums"),
     "comp": ("none", "kahan", "full"),
     "gradient_comp": ("same", "none"),
     "ftz": ("either", "yes", "no"),
@@ -225,6 +226,11 @@ def _check_contradictions(contract: Contract) -> None:
         (
             contract.range == "sequential" and kind in ("tree", "chunk"),
             "range=sequential",
+            f"structure={kind}",
+        ),
+        (
+            contract.gate_gradient == "chunk_sums" and kind != "chunk",
+            "gate_gradient=chunk_sums",
             f"structure={kind}",
         ),
         (

@@ -22,8 +22,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from scancheck.adapters.fla_calls import HANDINGS
 from scancheck.adapters.fla_gradients import gradient_sizes, no_gradients
-from scancheck.adapters.fla_rows import RECURRENT, ROWS, Row
+from scancheck.adapters.fla_rows import KEY_SUM, RECURRENT, ROWS, Row
 from scancheck.adapters.triton_configurations import FIRST, take_first
 from scancheck.adapters.triton_interpreter import BF16_IS_WRONG, activate
 from scancheck.contract import Contract, Structure
@@ -41,9 +42,13 @@ _INSTALL = "pip install 'scancheck[fla]'"
 _NEEDED = {"fla": _NAME, "einops": "einops", "triton": "triton"}  # module -> package
 # How the chunk forms with a rank-one transition invert their triangles: solve_tril and
 # the kernels made of it invert blocks of 16 rows and merge them, dplr's go row by row.
+# gated_delta_product has chunks of 64 steps, as its contract counts them, and reads
+# over those of 64 tokens: what that rounds is no larger than what X and the columns p
+# round in the states between.
 INVERSES = {
     "delta_rule": "block",
     "gated_delta_rule": "block",
+    "gated_delta_product": "block",
     "kda": "block",
     "rwkv7": "substitution",
 }
@@ -65,16 +70,18 @@ LONGEST_INTERPRETED = 300  # tokens: four chunks of 64; longer ones take minutes
 _NO_DISPATCH = "FLA_DISABLE_BACKEND_DISPATCH"
 
 
-def call(row: Row, **tensors: "Tensor") -> "tuple[Tensor, Tensor]":
+def call(row: Row, **tensors: "Tensor") -> "tuple[Tensor, ...]":
     """Output and final state of the row's kernel, in the op's layouts.
 
     A state in fp16 or bf16, which fused_recurrent_hgrn returns, is handed on in fp32.
     """
-    on_cpu = tensors[row.tensors[0]].device.type == "cpu"
-    function = _function(row.family, row.function, on_cpu)
-    given = {row.names.get(name, name): tensor for name, tensor in tensors.items()}
+    first = tensors[row.tensors[0]]
+    function = _function(row.family, row.function, first.device.type == "cpu")
+    handing = HANDINGS[row.handed]
+    arguments = handing.given(tensors)
+    given = {row.names.get(name, name): x for name, x in arguments.items()}
     output, state = function(**given, **row.fixed, output_final_state=True)
-    return output, state.float()
+    return handing.taken(output, state, first.dtype)
 
 
 @cache
@@ -103,27 +110,37 @@ def _without_dispatch() -> Iterator[None]:
             os.environ[_NO_DISPATCH] = before
 
 
-def unavailable(family: str, function: str) -> str | None:
-    """Why the function cannot run here, or None."""
+def unavailable(row: Row) -> str | None:
+    """Why the row's function cannot run here, or None."""
     for module, package in _NEEDED.items():
         if find_spec(module) is None:
             return f"{package} is not installed; {_INSTALL}"
-    if function not in _functions(family):
-        return f"{_NAME} {_version()} has no {function}"
+    if row.function not in _names(row.family, "__init__.py"):
+        return f"{_NAME} {_version()} has no {row.function}; {_INSTALL}"
+    if row.needs is not None and row.needs not in _names(row.family, "utils.py"):
+        return (
+            f"{row.function} of {_NAME} {_version()} has no {row.needs}: its state "
+            f"lacks the sum of keys; {_INSTALL}"
+        )
     return None
 
 
 @cache
-def _functions(family: str) -> frozenset[str]:
-    """What fla.ops.<family> offers, read from its source: importing it loads torch."""
+def _names(family: str, file: str) -> frozenset[str]:
+    """What a file of fla.ops.<family> offers, read from its source.
+
+    Importing it loads torch.
+    """
     spec = find_spec("fla")
     found: set[str] = set()
     for folder in (spec and spec.submodule_search_locations) or ():
-        source = Path(folder, "ops", family, "__init__.py")
+        source = Path(folder, "ops", family, file)
         if source.is_file():
             for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
                 if isinstance(node, ast.ImportFrom):
                     found |= {alias.asname or alias.name for alias in node.names}
+                elif isinstance(node, ast.FunctionDef):
+                    found.add(node.name)
     return frozenset(found)
 
 
@@ -150,14 +167,20 @@ def _rounding_of(row: Row, *, interpreted: bool) -> Contract | None:
     retention and lightning_attn are logs of constants. With a rank-one transition gates
     for each key are differences within parts of 16 tokens, and logs are summed by
     tl.cumsum, a tree where it is compiled. Gates of diagonal transitions have their
-    gradient as a sum in reverse, in hgrn alone step by step.
+    gradient as a sum in reverse, in hgrn alone step by step. What is normalised has
+    its sum of keys and its quotient in the dtype of the tensors, and with them all of
+    its operations, for a contract has no other word for that.
     """
     gated = not {"g", "gk", "w"}.isdisjoint(row.tensors)
     summed = gated and op_named(row.op).diagonal and row.family != "hgrn"
     gradient = "reverse_cumsum" if summed else "direct"
+    compute = "storage" if row.handed == KEY_SUM else "fp32"
     if row.form == RECURRENT:
-        sequential = Structure(kind="sequential")
-        return Contract(structure=sequential, gate_gradient=gradient)
+        return Contract(
+            compute=compute,
+            structure=Structure(kind="sequential"),
+            gate_gradient=gradient,
+        )
     default = Contract()
     if row.op in INVERSES:
         assert row.chunk is not None
@@ -173,9 +196,10 @@ def _rounding_of(row: Row, *, interpreted: bool) -> Contract | None:
         return None
     twice = replace(default.exp, e0=2 * default.exp.e0)
     return Contract(
+        compute=compute,
         structure=Structure(kind="chunk", chunk=row.chunk),
         log=CHUNKS[row.family],
-        gate_gradient=gradient,
+        gate_gradient="chunk_sums" if row.family in BY_BLOCKS else gradient,
         exp=twice if row.family in BY_BLOCKS else default.exp,
         operands="storage",
         accumulate="truncate",
@@ -197,7 +221,7 @@ def _kernel(row: Row) -> Kernel:
     if interpreted:
         dtypes = tuple(dtype for dtype in dtypes if dtype != "bf16")
     return Kernel(
-        name=f"fla.{row.function}",
+        name=row.name,
         op=row.op,
         call=partial(call, row),
         contract=contract_of(row, interpreted=interpreted),
@@ -207,7 +231,7 @@ def _kernel(row: Row) -> Kernel:
         no_gradients=refused,
         gradient_sizes=gradient_sizes(row, interpreted=interpreted),
         supports=(*row.tensors, *row.calls),
-        unavailable=unavailable(row.family, row.function),
+        unavailable=unavailable(row),
         longest=LONGEST_INTERPRETED if interpreted else None,
         note=note,
         devices=("cpu",) if interpreted else ("cuda",),

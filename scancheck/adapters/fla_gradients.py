@@ -30,9 +30,10 @@ NARROW = {
     "gla": "chunk_gla_bwd_kernel_dA",
     "rwkv6": "chunk_gla_bwd_kernel_dA",
     "rwkv7": "chunk_dplr_bwd_kernel_dAu",
+    "generalized_delta_rule": "chunk_dplr_bwd_kernel_dAu",
 }
 # common/chunk_o.py: chunk_bwd_dqkwg raises where there are gates of heads (issue 640).
-GATED_FAMILIES = ("simple_gla", "gated_delta_rule")
+GATED_FAMILIES = ("simple_gla", "gated_delta_rule", "gated_delta_product")
 HOPPER = 9
 WRONG_FROM, RIGHT_FROM = (3, 4, 0), (3, 7, 1)  # versions of Triton
 

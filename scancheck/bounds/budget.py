@@ -4,7 +4,7 @@
 element (numerics 2.2 to 2.4, 2.6 and 2.9).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -145,11 +145,25 @@ def _solved(
     in_chunks = op.matrix_products and rules.structure.kind == "chunk"
     if rules.operand_cast is not None or (in_chunks and log in PRODUCT_FORMS):
         products = MatrixProductSystem(system, rules, factored=log == "factored")
-        return solve(products, op, tensors, switches, cotangents)
+        run = partial(solve, products, op, tensors, switches, cotangents)
+        return _with_terms(system, cotangents, run)
     stretch = 1
     if system.in_rows:
         stretch = stretch_of(op, tensors, gradients=cotangents is not None)
-    return solve(system, op, tensors, switches, cotangents, stretch=stretch)
+    run = partial(solve, system, op, tensors, switches, cotangents, stretch=stretch)
+    return _with_terms(system, cotangents, run)
+
+
+def _with_terms(
+    system: ErrorSystem,
+    cotangents: Mapping[str, FloatArray] | None,
+    run: Callable[[], Solution],
+) -> Solution:
+    """What `run` solves, once the terms of gates that are sums of chunks are known."""
+    if cotangents is not None and system.gate_terms is not None:
+        run()
+        system.gate_terms.complete = True
+    return run()
 
 
 def _solved_in_chunks(

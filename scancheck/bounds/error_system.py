@@ -16,7 +16,7 @@ from scancheck.bounds.error_tile import (
     run_forward,
     settle_all,
 )
-from scancheck.bounds.gate_gradient import reverse_sums
+from scancheck.bounds.gate_gradient import ChunkTerms, reverse_sums
 from scancheck.bounds.row_tile import run_in_rows
 from scancheck.bounds.rules import Rules, Store, reverse_additions
 from scancheck.bounds.scan_tables import coefficients, path_table
@@ -52,6 +52,10 @@ class ErrorSystem:
         # Gate gradients summed in reverse: later tiles, and how many steps they have.
         self.gate_sums: ErrorNumber = exact_number(rules, np.zeros(()))
         self.summed_steps = 0
+        self.gate_terms: ChunkTerms | None = None
+        if rules.gate_gradient == "chunk_sums":
+            assert rules.structure.chunk is not None
+            self.gate_terms = ChunkTerms(rules.structure.chunk)
 
     @property
     def alike_when_kept(self) -> bool:
@@ -227,7 +231,7 @@ class ErrorSystem:
                 cotangents,
                 w=self._through_tree(cotangents.w, before, inside, states, g, total),
             )
-        cotangents = self.with_gates(cotangents, lowered, before, obar, inside)
+        cotangents = self.with_gates(cotangents, lowered, before, obar, inside, start)
         return cotangents, after
 
     def contracted(
@@ -271,6 +275,7 @@ class ErrorSystem:
         states: ErrorNumber,
         obar: ErrorNumber,
         inside: ErrorNumber,
+        start: int,
     ) -> Cotangents:
         """The cotangents with that of log w, where the contract sums it in reverse.
 
@@ -287,8 +292,17 @@ class ErrorSystem:
             read = lowered.r * read
         if self.summed_steps == 0:
             self.gate_sums = after[:, -1] * self.gate_sums
+        written = inside * self.written(lowered)
+        beside, more_steps = None, 0
+        if (terms := self.gate_terms) is not None:
+            more_steps = 2 * terms.chunk
+            if terms.complete:
+                beside = terms.of(start - self.lead, steps)
+            else:
+                terms.add(read.magnitude + read.error, start)
+                terms.add(written.magnitude + written.error, start - self.lead)
         gates, self.gate_sums = reverse_sums(
-            read, inside * self.written(lowered), self.gate_sums, self.summed_steps
+            read, written, self.gate_sums, self.summed_steps, beside, more_steps
         )
         self.summed_steps += steps
         return replace(cotangents, log_w=gates)

@@ -152,7 +152,7 @@ class LogChunkSystem(ErrorSystem):
         both = ErrorNumber(self.rules, *states[: scan.NUMBER_ROWS])
         both = both.transpose(1, 0, 2, 3)
         cotangents = contract(lowered, both, obar, inside)
-        cotangents = self.with_gates(cotangents, lowered, both, obar, inside)
+        cotangents = self.with_gates(cotangents, lowered, both, obar, inside, start)
         return cotangents, ((s, h), above, again)
 
     def _from_start(

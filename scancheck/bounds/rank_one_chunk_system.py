@@ -177,9 +177,15 @@ class RankOneChunkSystem(ErrorSystem):
         value, (size, error) = bars.gates
         later, self.later = self.later, self.later + np.stack([size, error])[:, :, :1]
         self.later_steps += value.shape[1]
-        sized = Sized(size + later[0], error + later[1])
-        whole = products.rounded(sized, 4 * self.later_steps + 4)
-        return replace(bars, gates=Bar(value, Sized(size, whole.error)))
+        sized = added = Sized(size + later[0], error + later[1])
+        additions = 4 * self.later_steps + 4
+        if self.rules.gate_gradient == "chunk_sums":
+            # A chunk's first gate has all its terms, which are added up twice for each.
+            added = Sized(*(np.broadcast_to(x[:, :1], x.shape) for x in sized))
+            additions += 8 * value.shape[1]
+        whole = products.rounded(added, additions)
+        lost = whole.error - added.error + sized.error
+        return replace(bars, gates=Bar(value, Sized(size, lost)))
 
     def _joined(
         self, lowered: Lowered, chunks: list[ChunkBars], peaks: list[FloatArray]

@@ -40,7 +40,7 @@ class Rules:
     ln: tuple[float, float]  # error e0 |ln x| + e1
     softplus: tuple[float, float]
     silu: tuple[float, float]
-    gate_gradient: str  # direct, reverse_cumsum
+    gate_gradient: str  # direct, reverse_cumsum, chunk_sums
     decay_cast: Store | None  # a cast of the decay
     drive_cast: Store | None  # a cast of the value written
     operands: Format  # format of the operands of matrix products

@@ -38,6 +38,7 @@ from scancheck.ops.normal_form import (
     Lowered,
     Tensors,
     TensorSpec,
+    gate_cotangent,
 )
 
 
@@ -82,17 +83,22 @@ def lower(tile: Tensors, carry: Any) -> tuple[Lowered, Any]:
     """w = exp(g) or one, p = -beta k, q = w k, and r = K^-1/2 q or zero."""
     heads, substeps = tile["v"].shape[3], tile["k"].shape[2]
     k = per_key(in_steps(tile["k"]), heads)
-    w = first_of_each(per_head(tile["g"]).exp(), tile["one"], substeps)
-    written = per_head(in_steps(tile["beta"])) * k
+    log_w = per_head(tile["g"])
+    w = first_of_each(log_w.exp(), tile["one"], substeps)
+    strength = per_head(in_steps(tile["beta"]))
+    written = strength * k
     reads = per_key(tile["q"] * tile["scale"], heads)[:, :, :, 0]
     lowered = Lowered(
         w=w,
+        log_w=first_of_each(log_w, tile["zero"], substeps),
         v=per_lane(in_steps(tile["v"])),
         k=written,
         r=last_of_each(reads, tile["zero"], substeps)[:, :, :, None],
         p=-written,
         q=w * k,
         erases_decayed=True,
+        key=k,
+        strength=strength,
     )
     return lowered, carry
 
@@ -107,9 +113,8 @@ def lower_pullback(
     written = cotangents.k + -cotangents.p
     kbar = beta * written + lowered.w * cotangents.q
     # g enters through w alone, and w is in q = w k too.
-    gate = (lowered.w * cotangents.w).sum((2, 3)) + (lowered.q * cotangents.q).sum(
-        (2, 3)
-    )
+    gate = gate_cotangent(lowered, cotangents).sum((2, 3))
+    gate = gate + (lowered.q * cotangents.q).sum((2, 3))
     groups, steps = gate.shape
     first = gate.reshape(groups, steps // substeps, substeps)[:, :, 0]
     return {

@@ -22,8 +22,10 @@ from scancheck.ops.calling import ARGUMENTS
 
 KERNELS = {kernel.name: kernel for kernel in adapters() if kernel.name[:4] == "fla."}
 HERE = [kernel for kernel in KERNELS.values() if kernel.unavailable is None]
-B, T, H, HV, K, V, D = 1, 70, 2, 4, 16, 16, 5
+B, T, H, HV, K, V, D, M = 1, 70, 2, 4, 16, 16, 5, 3
+NORMALIZED, PRODUCT = "normalized_linear_attention", "gated_delta_product"
 GROUPED = ("linear_attention", "simple_gla", "retention", "lightning_attention")
+GROUPED += (NORMALIZED,)
 GROUPED += ("delta_rule", "gated_delta_rule", "kda")
 SHAPES = {
     "v": (B, T, "heads", V),
@@ -31,7 +33,9 @@ SHAPES = {
     "gv": (B, T, H, V),
     "u": (H, K),
     "initial_state": (B, "heads", K, V),
+    "initial_key_sum": (B, "heads", K),
 }
+STATES = ("initial_state", "initial_key_sum")
 # What fla 0.6.0 gets wrong on these cases: findings, which an update may end.
 FINDINGS = {
     # The final state's cotangent is not used.
@@ -41,7 +45,9 @@ FINDINGS = {
     # 0 times infinity: decays of the rows after the last token of a part of a chunk.
     "fla.chunk_lightning_attn": {"final_state"},
 }
-OUTPUTS = {"output", "final_state"}  # as `errors` calls them
+NAMES = ("output", "final_state", "final_key_sum")  # as `errors` calls them
+OUTPUTS = {*NAMES[:2]}
+ALL_OUTPUTS = {op: {*NAMES} if op == NORMALIZED else OUTPUTS for op in OPS}
 # A convention that is not met is off by tenths. Rounding is below this: fp32 sums of
 # 70 tokens give 1e-6, fp16 storage 5e-4 with operands rounded at several points.
 MARGIN = {"fp32": 1e-4, "fp16": 5e-3}
@@ -85,6 +91,8 @@ def case(kernel: Kernel, dtype: str = "fp32", heads: int = H) -> dict[str, Tenso
             shape = (B, T, "heads", K)
         else:
             shape = SHAPES.get(name, (B, T, H, K))
+        if kernel.op == PRODUCT and name in ("k", "v", "beta"):
+            shape = (B, T, M, *shape[2:])
         sizes = [heads if size == "heads" else size for size in shape]
         drawn = torch.randn(sizes, generator=source, dtype=torch.float64)
         if name == "beta":
@@ -93,14 +101,16 @@ def case(kernel: Kernel, dtype: str = "fp32", heads: int = H) -> dict[str, Tenso
             drawn = -0.1 * drawn.abs()
         elif name in ("k", "a", "b") and kernel.op != "linear_scan":
             drawn = torch.nn.functional.normalize(drawn, dim=-1)
-        stored = torch.float32 if name == "initial_state" else TORCH[dtype]
+        if kernel.op == NORMALIZED and name in ("q", "k", "initial_key_sum"):
+            drawn = drawn.abs()  # a feature map is positive: nothing cancels
+        stored = torch.float32 if name in STATES else TORCH[dtype]
         tensors[name] = drawn.to(stored)
     if kernel.op == "rwkv7":
         tensors["b"] *= -tensors["a"]  # not parallel to a, and small
     return tensors
 
 
-def loop(op: str, given: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+def loop(op: str, given: dict[str, Tensor]) -> tuple[Tensor, ...]:
     """Output and final state token by token, S = diag(w) S diag(z) + p (q^T S) + k v^T.
 
     The steps are those of the ops' definitions: linear_attention to kda as in Yang et
@@ -120,6 +130,9 @@ def loop(op: str, given: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
     if op in GROUPED:
         read, x["k"] = (y.repeat_interleave(heads // H, 2) for y in (read, x["k"]))
     scale = 1.0 if op == "rwkv7" else K**-0.5
+    if op == PRODUCT:
+        return product_loop(x)
+    key_sum = x.get("initial_key_sum")
     order = torch.arange(heads, dtype=torch.float64)
     constant = {
         "retention": 1 - 2 ** (-5 - order),
@@ -145,17 +158,37 @@ def loop(op: str, given: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         if op == "rwkv7":
             seen = torch.einsum("bhkv,bhk->bhv", state, x["a"][:, t])
             new = new + x["b"][:, t, ..., None] * seen[..., None, :]
-        if op == "rwkv6":
+        if key_sum is not None:
+            key_sum = key_sum + k
+            read_sum = (key_sum * r).sum(-1, keepdim=True) + 1e-10
+            outputs.append(torch.einsum("bhkv,bhk->bhv", new, r) / read_sum)
+        elif op == "rwkv6":
             bonus = (x["u"] * k)[..., None] * v[..., None, :]
             outputs.append(torch.einsum("bhkv,bhk->bhv", state + bonus, r))
         else:
             outputs.append(torch.einsum("bhkv,bhk->bhv", new, r))
         state = new
+    further = () if key_sum is None else (key_sum,)
+    return torch.stack(outputs, 1), state, *further
+
+
+def product_loop(x: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """Siems et al. 2025: one decay of the state, then M steps of the delta rule."""
+    state = x["initial_state"]
+    outputs = []
+    for t in range(T):
+        state = x["g"][:, t].exp()[..., None, None] * state
+        for j in range(M):
+            k = x["k"][:, t, j]
+            missing = x["v"][:, t, j] - torch.einsum("bhkv,bhk->bhv", state, k)
+            write = x["beta"][:, t, j, :, None] * missing
+            state = state + k[..., None] * write[..., None, :]
+        outputs.append(torch.einsum("bhkv,bhk->bhv", state, K**-0.5 * x["q"][:, t]))
     return torch.stack(outputs, 1), state
 
 
 def gradients(
-    tensors: dict[str, Tensor], outputs: tuple[Tensor, Tensor]
+    tensors: dict[str, Tensor], outputs: tuple[Tensor, ...]
 ) -> dict[str, Tensor]:
     """Gradients of both outputs, the final state's cotangent as dense as the other."""
     source = torch.Generator().manual_seed(9)
@@ -193,8 +226,10 @@ def errors(
         for name, x in (want_of or tensors).items()
     }
     found, want = kernel.call(**given), loop(kernel.op, exact)
-    assert found[1].dtype == torch.float32
-    named = zip(("output", "final_state"), found, want, strict=True)
+    assert len(found) == len(want)
+    assert found[0].dtype == tensors["b" if kernel.op == "linear_scan" else "v"].dtype
+    assert {x.dtype for x in found[1:]} == {torch.float32}
+    named = zip(NAMES, found, want, strict=False)
     result = {name: off(f, w) for name, f, w in named}
     if backward:
         slopes, wanted = gradients(given, found), gradients(exact, want)
@@ -229,7 +264,8 @@ def test_value_heads_share_neighbouring_key_heads(kernel: Kernel) -> None:
     known = FINDINGS.get(kernel.name, set())
     assert too_far(errors(kernel, tensors), dtype) == known
     other = {name: tensors[name].flip(2) for name in ("q", "k")}
-    assert too_far(errors(kernel, tensors, tensors | other), dtype) == OUTPUTS
+    found = too_far(errors(kernel, tensors, tensors | other), dtype)
+    assert found == ALL_OUTPUTS[kernel.op]
 
 
 @needs_fla
@@ -240,6 +276,8 @@ def test_value_heads_share_neighbouring_key_heads(kernel: Kernel) -> None:
         ("fla.chunk_kda", ("q", "k")),
         ("fla.chunk_rwkv6", ("r", "k")),
         ("fla.chunk_rwkv7", ("a", "b")),
+        ("fla.chunk_dplr_delta_rule", ("a", "b")),
+        ("fla.chunk_linear_attn.normalize", ("q", "k")),
         ("fla.fused_recurrent_gla", ("gk", "gv")),
         ("fla.fused_recurrent_hgrn", ("g", "b")),
     ],
@@ -250,7 +288,7 @@ def test_swapped_tensors_are_seen(name: str, swapped: tuple[str, str]) -> None:
     tensors = case(kernel)
     one, other = swapped
     exchanged = tensors | {one: tensors[other], other: tensors[one]}
-    assert too_far(errors(kernel, tensors, exchanged)) == OUTPUTS
+    assert too_far(errors(kernel, tensors, exchanged)) == ALL_OUTPUTS[kernel.op]
 
 
 @needs_fla
@@ -270,7 +308,7 @@ def test_other_settings_are_seen(
     name: str, fixed: dict[str, Any], seen: set[str] | None
 ) -> None:
     """Without its row's settings a kernel computes something else than the op."""
-    (row,) = [row for row in ROWS if f"fla.{row.function}" == name]
+    (row,) = [row for row in ROWS if row.name == name]
     other = replace(KERNELS[name], call=partial(fla.call, replace(row, fixed=fixed)))
     tensors = case(other)
     if seen is None:  # a normaliser comes back beside the state
@@ -292,13 +330,15 @@ def test_state_is_key_by_value() -> None:
 @needs_fla
 @pytest.mark.parametrize("kernel", HERE, ids=lambda kernel: kernel.name)
 def test_initial_state_may_be_left_out(kernel: Kernel) -> None:
-    """Without an initial state a kernel starts from zero."""
+    """Without an initial state a kernel starts from zero, one half of it or both."""
     dtype = kernel.dtypes[0]
     tensors = case(kernel, dtype)
-    zero = tensors | {"initial_state": torch.zeros_like(tensors["initial_state"])}
-    del tensors["initial_state"]
     known = FINDINGS.get(kernel.name, set()) & OUTPUTS
-    assert too_far(errors(kernel, tensors, zero), dtype) == known
+    states = [name for name in STATES if name in tensors]
+    for left_out in {*((name,) for name in states), tuple(states)}:
+        zero = {name: torch.zeros_like(tensors[name]) for name in left_out}
+        given = {name: x for name, x in tensors.items() if name not in left_out}
+        assert too_far(errors(kernel, given, tensors | zero), dtype) == known
 
 
 @needs_fla
@@ -323,8 +363,8 @@ def test_undeclared_gradients_are_none() -> None:
 
 def test_every_row_is_listed_once() -> None:
     """Whether or not fla is installed, each row is an adapter under fla's name."""
-    assert len(KERNELS) == len(ROWS) == 22
-    assert set(KERNELS) == {f"fla.{row.function}" for row in ROWS}
+    assert len(KERNELS) == len(ROWS) == 27
+    assert set(KERNELS) == {row.name for row in ROWS}
     for kernel in KERNELS.values():
         assert (kernel.chunk is None) == ("fused_recurrent" in kernel.name)
         assert kernel.devices in (("cpu",), ("cuda",))
@@ -350,21 +390,32 @@ def test_a_version_without_a_function_says_so(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Each function is looked for in the installed source, which is not imported."""
-    source = tmp_path / "ops" / "gla" / "__init__.py"
-    source.parent.mkdir(parents=True)
-    source.write_text("raise ImportError\nfrom .chunk import chunk_gla\n")
+    for family, function in (
+        ("gla", "chunk_gla"),
+        ("linear_attn", "chunk_linear_attn"),
+    ):
+        source = tmp_path / "ops" / family / "__init__.py"
+        source.parent.mkdir(parents=True)
+        source.write_text(f"raise ImportError\nfrom .chunk import {function}\n")
     spec = SimpleNamespace(submodule_search_locations=[str(tmp_path)])
     monkeypatch.setattr(fla, "find_spec", lambda name: spec)
     monkeypatch.setattr(fla, "version", lambda name: "9.9")
-    fla._functions.cache_clear()
+    install = "pip install 'scancheck[fla]'"
+    fla._names.cache_clear()
     try:
-        assert fla.unavailable("gla", "chunk_gla") is None
-        assert fla.unavailable("gla", "fused_recurrent_gla") == (
-            "flash-linear-attention 9.9 has no fused_recurrent_gla"
-        )
-        assert fla.unavailable("kda", "chunk_kda") is not None
+        told = {row.name: fla.unavailable(row) for row in ROWS}
     finally:
-        fla._functions.cache_clear()
+        fla._names.cache_clear()
+    there = {name for name, reason in told.items() if reason is None}
+    assert there == {"fla.chunk_gla", "fla.chunk_linear_attn"}
+    assert told["fla.fused_recurrent_gla"] == (
+        f"flash-linear-attention 9.9 has no fused_recurrent_gla; {install}"
+    )
+    # An older one, whose normalised state is the memory alone.
+    assert told["fla.chunk_linear_attn.normalize"] == (
+        "chunk_linear_attn of flash-linear-attention 9.9 has no "
+        f"normalize_with_z_state: its state lacks the sum of keys; {install}"
+    )
 
 
 @pytest.mark.parametrize("reason", ["there is no CUDA device", None])
@@ -375,7 +426,7 @@ def test_bf16_is_for_devices(
 
     There kernels are said to run in one configuration.
     """
-    monkeypatch.setattr(fla, "unavailable", lambda family, function: None)
+    monkeypatch.setattr(fla, "unavailable", lambda row: None)
     monkeypatch.setattr(fla, "device_unavailable", lambda: reason)
     for kernel in fla.fla_kernels():
         assert ("bf16" in kernel.dtypes) == (reason is None)
@@ -392,7 +443,8 @@ def test_contracts_have_a_budget_on_the_op(kernel: Kernel) -> None:
     tensors = {n: x.double().numpy() for n, x in case(kernel, "fp16").items()}
     tensors = {n: x[:, :20] if x.shape[1:2] == (T,) else x for n, x in tensors.items()}
     written = tensors["b" if kernel.op == "linear_scan" else "v"]
-    first, final = (spec.name for spec in op.outputs)
+    written = written[:, :, 0] if kernel.op == PRODUCT else written
+    first, final, *_ = (spec.name for spec in op.outputs)
     bars = {first: np.ones(written.shape), final: tensors["initial_state"]}
     budget = budget_for(op, tensors, {}, contract, "fp16", bars)
     for allowed in (budget.outputs | budget.gradients).values():
@@ -401,10 +453,14 @@ def test_contracts_have_a_budget_on_the_op(kernel: Kernel) -> None:
 
 def test_chunks_have_operands_in_the_dtype_of_the_tensors() -> None:
     """And only they: a recurrent form multiplies no matrices."""
-    found = {
-        name.removeprefix("fla.")
-        for name, kernel in KERNELS.items()
-        if (kernel.contract or Contract()).operands == "storage"
-    }
-    families = {*fla.CHUNKS, *fla.INVERSES}
-    assert found == {f"chunk_{family}" for family in families}
+    for row in ROWS:
+        contract = KERNELS[row.name].contract or Contract()
+        products = row.chunk is not None and row.family != "hgrn"
+        assert contract.operands == ("storage" if products else "compute")
+
+
+def test_a_quotient_is_declared_in_the_dtype_of_the_tensors() -> None:
+    """fla keeps its normaliser in that dtype, and divides in it."""
+    for row in ROWS:
+        contract = KERNELS[row.name].contract or Contract()
+        assert (contract.compute == "storage") == (row.op == NORMALIZED)

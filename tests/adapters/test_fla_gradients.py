@@ -9,13 +9,18 @@ from scancheck.adapters.fla_gradients import EVEN, gradient_sizes, no_gradients
 from scancheck.adapters.fla_rows import ROWS
 
 BY_NAME = {row.function: row for row in ROWS}
-REFUSED = ("chunk_simple_gla", "chunk_gated_delta_rule")
+REFUSED = (
+    "chunk_simple_gla",
+    "chunk_gated_delta_rule",
+    "chunk_gated_delta_product",
+)
 # A backward that takes V below 9 with no block of 16.
-NARROW = ("chunk_gla", "chunk_rwkv6", "chunk_rwkv7")
+NARROW = ("chunk_gla", "chunk_rwkv6", "chunk_rwkv7", "chunk_dplr_delta_rule")
 INFERENCE = (
     "fused_recurrent_gated_delta_rule",
     "fused_recurrent_kda",
     "fused_recurrent_rwkv7",
+    "fused_recurrent_dplr_delta_rule",
 )
 
 
@@ -72,7 +77,7 @@ def test_narrow_values_do_not_compile() -> None:
 def test_gated_chunks_refuse_hopper_with_some_versions_of_triton(
     monkeypatch: pytest.MonkeyPatch, told: dict[str, Any], refuses: bool
 ) -> None:
-    """Two kernels alone, compiled alone, and the reason says what to install."""
+    """Three kernels alone, compiled alone, and the reason says what to install."""
     on(monkeypatch, **told)
     found = {
         name: no_gradients(row, interpreted=False) for name, row in BY_NAME.items()

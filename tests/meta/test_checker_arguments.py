@@ -314,6 +314,12 @@ KEYS: list[tuple[str, str, str, Case]] = [
     ("log", "", "log=diff,structure=chunk(16)", GATES),
     ("ln", "log=full", "log=full,ln=20+20x", GATES),
     ("gate_gradient", "", "gate_gradient=reverse_cumsum", GATES),
+    (
+        "gate_gradient",
+        "structure=chunk(8),gate_gradient=reverse_cumsum",
+        "structure=chunk(8),gate_gradient=chunk_sums",
+        GATES,
+    ),
     ("comp", "", "comp=kahan", LINEAR),
     (
         "comp",
@@ -375,9 +381,9 @@ def test_every_key_of_a_contract_counts(
 
 
 def test_every_key_is_tried() -> None:
-    """No key of a contract is left out above, but the domain, which chooses cases."""
+    """No key of a contract is left out above, but those that choose cases."""
     tried = {key for key, *_ in KEYS}
-    assert tried | {"domain"} == {field.name for field in fields(Contract)}
+    assert tried | {"domain", "heads"} == {field.name for field in fields(Contract)}
 
 
 @pytest.mark.parametrize("dtype", ["fp16", "bf16", "fp64"])
