@@ -83,6 +83,8 @@ class Contract:
     # Key heads: shared by several value heads each, or one_to_one, which is all that
     # some kernels take.
     heads: str = "shared"
+    # Sizes that are multiples of something: (size name, of what), as blocks want them.
+    widths: tuple[tuple[str, int], ...] = ()
 
     def __post_init__(self) -> None:
         _check_values(self)
@@ -142,7 +144,18 @@ def _check_values(contract: Contract) -> None:
                 "contract domain: expected INPUT:LOWEST:HIGHEST with LOWEST at most "
                 f"HIGHEST; got {name}:{lowest:g}:{highest:g}"
             )
-    for key, rows in (("casts", contract.casts), ("domain", contract.domain)):
+    for name, multiple in contract.widths:
+        if multiple < 1:
+            raise CaseInvalid(
+                "contract widths: expected SIZE:MULTIPLE with a multiple of at least "
+                f"1; got {name}:{multiple}"
+            )
+    rows_of: tuple[tuple[str, tuple[tuple[Any, ...], ...]], ...] = (
+        ("casts", contract.casts),
+        ("domain", contract.domain),
+        ("widths", contract.widths),
+    )
+    for key, rows in rows_of:
         names = [row[0] for row in rows]
         if twice := [name for name in names if names.count(name) > 1]:
             raise CaseInvalid(f"contract {key}: {twice[0]} is given twice")
@@ -333,6 +346,9 @@ def _parse_value(key: str, value: Any) -> Any:
         if key == "casts":
             points = [p for p in re.split(r"[+;]", text) if p]
             return tuple((p.partition(":")[0], p.partition(":")[2]) for p in points)
+        if key == "widths":
+            sizes = [row.split(":") for row in re.split(r"[+;]", text) if row]
+            return tuple((name, int(multiple)) for name, multiple in sizes)
         if key == "domain":
             rows = [row for row in re.split(r"[+;]", text) if row]
             return tuple(_domain_row(row) for row in rows)
@@ -340,7 +356,7 @@ def _parse_value(key: str, value: Any) -> Any:
         raise CaseInvalid(
             f"contract {key}: cannot read {value!r} ({error}); examples: "
             "structure=chunk(64,tree,sequential), state_every=64, exp=4+2.35x, "
-            "casts=decay:bf16+drive:bf16, domain=g:-5:0"
+            "casts=decay:bf16+drive:bf16, domain=g:-5:0, widths=K:16+V:16"
         ) from error
     return text
 

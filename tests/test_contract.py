@@ -96,6 +96,7 @@ def contracts(draw: st.DrawFn) -> Contract:
         operands=draw(st.sampled_from(["compute", "storage", *FORMATS])),
         accumulate=draw(st.sampled_from(CHOICES["accumulate"])),
         heads=draw(st.sampled_from(CHOICES["heads"])),
+        widths=draw(st.sampled_from([(), (("K", 16),), (("K", 16), ("V", 64))])),
         inverse=draw(st.sampled_from(CHOICES["inverse"])),
         range=draw(st.sampled_from(ranges)),
         domain=tuple(draw(st.lists(LIMITS, max_size=2, unique_by=lambda d: d[0]))),
@@ -198,6 +199,7 @@ def _pairs(text: str) -> list[tuple[str, str]]:
         ("operands=tf32", {"operands": "tf32"}),
         ("accumulate=truncate", {"accumulate": "truncate"}),
         ("heads=one_to_one", {"heads": "one_to_one"}),
+        ("widths=K:16+V:8", {"widths": (("K", 16), ("V", 8))}),
         ("inverse=neumann", {"inverse": "neumann"}),
     ],
 )

@@ -31,7 +31,7 @@ from scancheck.contract import Contract, Structure
 from scancheck.kernel import Kernel
 from scancheck.kernels.cuda.toolkit import device_unavailable
 from scancheck.ops import op_named
-from scancheck.recipes.key_heads import ONE_TO_ONE
+from scancheck.recipes.taken_sizes import ONE_TO_ONE
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any
 from scancheck.contract import Contract, Structure
 from scancheck.errors import KernelUnavailable
 from scancheck.kernel import Kernel
-from scancheck.recipes.key_heads import ONE_TO_ONE
+from scancheck.recipes.taken_sizes import ONE_TO_ONE
 
 if TYPE_CHECKING:
     from torch import Tensor

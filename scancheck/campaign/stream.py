@@ -13,18 +13,28 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
 
-from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings, target
+from hypothesis import (
+    HealthCheck,
+    Phase,
+    Verbosity,
+    given,
+    reject,
+    seed,
+    settings,
+    target,
+)
 from hypothesis import strategies as st
 
 from scancheck.campaign.calls import drawn_call
 from scancheck.campaign.trial import Judged, Trial
 from scancheck.case import Case, make_case
-from scancheck.kernel import GradientSizes, Kernel
+from scancheck.kernel import Kernel
 from scancheck.ops.normal_form import Op, value_lanes
+from scancheck.recipes.case_list import ALL_SIZES
 from scancheck.recipes.draw import cases
 from scancheck.recipes.inputs import COTANGENT_KINDS, case_sizes
-from scancheck.recipes.key_heads import with_own_keys
 from scancheck.recipes.op_rules import rules_of
+from scancheck.recipes.taken_sizes import TakenSizes
 from scancheck.verdict import RED
 
 ROUND = 100  # trials of a round; the last quarter climbs
@@ -50,8 +60,7 @@ class Domain:
     requires: frozenset[str]
     chunk: int | None  # the kernel's, where known
     empty: bool  # whether T = 0 and B = 0 belong to its promise
-    one_to_one: bool = False  # whether it wants as many key heads as value heads
-    gradient_sizes: GradientSizes | None = None  # where gradients are judged
+    taken: TakenSizes = ALL_SIZES
 
 
 def domain_of(
@@ -64,7 +73,7 @@ def domain_of(
     accepted: frozenset[str],
     required: frozenset[str],
     chunk: int | None,
-    one_to_one: bool,
+    taken: TakenSizes,
 ) -> Domain:
     """The trials of a kernel with these parameters."""
     return Domain(
@@ -76,8 +85,7 @@ def domain_of(
         requires=required,
         chunk=chunk,
         empty=kernel.edge_sizes,
-        one_to_one=one_to_one,
-        gradient_sizes=kernel.gradient_sizes if gradients else None,
+        taken=taken,
     )
 
 
@@ -204,11 +212,8 @@ def trials(draw: st.DrawFn, domain: Domain) -> Trial:
         seed=case.seed,
         options=dict(case.options) | options,
     )
-    if domain.one_to_one:
-        drawn = with_own_keys(drawn)
-    if domain.gradient_sizes is not None:
-        drawn = domain.gradient_sizes.of(drawn)
-    return Trial(case=drawn, cotangent_kind=kind)
+    taken = domain.taken.of(drawn)
+    return Trial(case=reject() if taken is None else taken, cotangent_kind=kind)
 
 
 def _turned(draw: st.DrawFn, key: str, count: int) -> int:

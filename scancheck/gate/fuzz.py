@@ -17,7 +17,7 @@ from scancheck.formats import FORMATS
 from scancheck.gate.verify import Result, check_gradients
 from scancheck.kernel import Kernel
 from scancheck.ops import op_named
-from scancheck.recipes.key_heads import NOT_JUDGED, takes_own_keys
+from scancheck.recipes.taken_sizes import taken_sizes
 from scancheck.record import RunRecord, finite_or_none, to_json, write_json
 from scancheck.registry import loader, resolve_target
 from scancheck.runner import accepted_parameters, required_parameters
@@ -80,7 +80,7 @@ def fuzz(
         accepted=accepted,
         required=required_parameters(kernel, accepted),
         chunk=kernel.chunk or used.structure.chunk,
-        one_to_one=takes_own_keys(known, used.heads),
+        taken=taken_sizes(kernel, known, used, gradients=gradients),
     )
     saver = Saver(
         folder=writable_folder(Path(output)),
@@ -156,11 +156,7 @@ def _record(
     notes = [f"failed in the checker: {text}" for text in progress.harness[:3]]
     if progress.outside:
         notes.append(f"{progress.outside} cases: outside the domain of the contract")
-    if domain.one_to_one:
-        notes.append(NOT_JUDGED)
-    sizes = domain.gradient_sizes
-    if sizes is not None and any(map(sizes.binds, domain.dtypes)):
-        notes.append(sizes.left_out)
+    notes += domain.taken.left_out(domain.dtypes)
     return RunRecord(
         verdict=label,
         exit_code=code,

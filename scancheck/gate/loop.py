@@ -21,8 +21,8 @@ from scancheck.ops.normal_form import Op, state_outputs
 from scancheck.recipes.build import build
 from scancheck.recipes.case_list import case_list
 from scancheck.recipes.inputs import COTANGENT_KINDS, case_sizes, within_limits
-from scancheck.recipes.key_heads import NOT_JUDGED, takes_own_keys
 from scancheck.recipes.op_rules import chains_of
+from scancheck.recipes.taken_sizes import taken_sizes
 from scancheck.record import Finding, RunRecord, finite_or_none
 from scancheck.red_check import RedCheck
 from scancheck.runner import accepted_parameters, execute, required_parameters
@@ -91,12 +91,8 @@ class Judging:
         self.unmet: list[tuple[str, str]] = []  # what --require names, and why not
         self._check_require()
         self._check_domain()
-        self.one_to_one = takes_own_keys(self.op, self.contract.heads)
-        if self.one_to_one:
-            self.tally.not_judged.append(NOT_JUDGED)
-        self.gradient_sizes = kernel.gradient_sizes if gradients else None
-        if self.gradient_sizes and any(map(self.gradient_sizes.binds, dtypes)):
-            self.tally.not_judged.append(self.gradient_sizes.left_out)
+        self.taken = taken_sizes(kernel, self.op, contract, gradients=gradients)
+        self.tally.not_judged += self.taken.left_out(dtypes)
 
     def _check_domain(self) -> None:
         names = [spec.name for spec in self.op.inputs]
@@ -189,8 +185,7 @@ class Judging:
             seed=self.seed,
             chunk=self.kernel.chunk or self.contract.structure.chunk,
             empty=True,
-            one_to_one=self.one_to_one,
-            gradient_sizes=self.gradient_sizes,
+            taken=self.taken,
         )
         limits = self.contract.domain
         inside = (

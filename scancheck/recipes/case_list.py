@@ -5,15 +5,14 @@ from typing import Any
 
 from scancheck.case import Case, make_case
 from scancheck.errors import CaseInvalid
-from scancheck.kernel import GradientSizes
 from scancheck.ops import op_named
 from scancheck.recipes.call_cases import call_cases
 from scancheck.recipes.catalog import QUICK_NAMES, recipes_taken
 from scancheck.recipes.inputs import DEFAULT_CHUNK
-from scancheck.recipes.key_heads import with_own_keys
 from scancheck.recipes.op_rules import KEY_LAYOUTS, channels_of, rules_of
 from scancheck.recipes.recipe import Recipe
 from scancheck.recipes.streams import Stream, integers, stream
+from scancheck.recipes.taken_sizes import TakenSizes
 
 MOST_AIMED_AT = 256  # with larger chunks only the long cases cross three edges
 LONGEST_STEPS = 16_384  # three chunks of up to 5460 tokens fit
@@ -42,6 +41,7 @@ PROFILES = {
     ),
 }
 LONG_RECIPES = ("gaussian_slow", "unit_decay")
+ALL_SIZES = TakenSizes()
 WIDE_STEPS = 8  # the lengths of wide cases are multiples
 
 
@@ -55,8 +55,7 @@ def case_list(
     seed: int = 0,
     chunk: int | None = None,
     empty: bool = False,
-    one_to_one: bool = False,
-    gradient_sizes: GradientSizes | None = None,
+    taken: TakenSizes = ALL_SIZES,
 ) -> list[Case]:
     """The cases on which a kernel is judged: the same for the same arguments.
 
@@ -64,12 +63,11 @@ def case_list(
     both forms), `keys=grouped` or `keys=constant` where B and C may have those layouts,
     and how it can be called: `cu_seqlens`, `reverse`, `attention_mask`; `requires`
     those it cannot be called without. With `chunk`, lengths and recipes aim at its
-    edges. `empty` adds T = 0 and B = 0; with `one_to_one` no value heads share a key
-    head, and with `gradient_sizes` all cases have such sizes. Both profiles cover each
-    of their recipes in each form at a length of several chunks, the short lengths
-    around one chunk, two long sequences, many channels in each form or layout, and
-    several sequences in one call. `quick` has about 30 cases of the recipes that show
-    every class of bug, `full` about 300 of all recipes, beside those calls.
+    edges. `empty` adds T = 0 and B = 0. All cases have sizes that are `taken`. Both
+    profiles cover each of their recipes in each form at a length of several chunks, the
+    short lengths around one chunk, two long sequences, many channels in each form or
+    layout, and several sequences in one call. `quick` has about 30 cases of the recipes
+    that show every class of bug, `full` about 300 of all recipes, beside those calls.
 
     Raises CaseInvalid for an unknown op or profile, or when the kernel accepts no form.
     """
@@ -90,10 +88,7 @@ def case_list(
         for index, shape in enumerate(shapes)
     ]
     cases += _wide_cases(op, dtype, kernel, source)
-    if one_to_one:
-        cases = [with_own_keys(case) for case in cases]
-    if gradient_sizes is not None:
-        cases = [gradient_sizes.of(case) for case in cases]
+    cases = [one for case in cases if (one := taken.of(case)) is not None]
     cases += call_cases(cases, accepts, profile=profile, chunk=chunk or DEFAULT_CHUNK)
     return cases + (_empty_cases(cases) if empty else [])
 

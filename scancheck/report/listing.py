@@ -28,6 +28,7 @@ _VALUES = {
     "casts": "POINT:FORMAT between plus signs; points: decay, drive",
     "operands": f"compute, storage, {', '.join(CONTRACT_FORMATS)}",
     "domain": "INPUT:LOWEST:HIGHEST between plus signs",
+    "widths": "SIZE:MULTIPLE between plus signs",
 }
 # What tells one built-in kernel from another.
 ALGORITHM_KEYS = (

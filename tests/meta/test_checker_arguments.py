@@ -383,7 +383,9 @@ def test_every_key_of_a_contract_counts(
 def test_every_key_is_tried() -> None:
     """No key of a contract is left out above, but those that choose cases."""
     tried = {key for key, *_ in KEYS}
-    assert tried | {"domain", "heads"} == {field.name for field in fields(Contract)}
+    assert tried | {"domain", "heads", "widths"} == {
+        field.name for field in fields(Contract)
+    }
 
 
 @pytest.mark.parametrize("dtype", ["fp16", "bf16", "fp64"])

@@ -11,12 +11,14 @@ from scancheck import verify
 from scancheck.campaign.stream import domain_of, run_round
 from scancheck.campaign.trial import Judged, Trial
 from scancheck.case import Case, make_case
+from scancheck.contract import Contract
 from scancheck.errors import KernelUnavailable
 from scancheck.gate.fuzz import fuzz
 from scancheck.kernel import GradientSizes, Kernel
 from scancheck.ops import op_named
 from scancheck.recipes.case_list import case_list
 from scancheck.recipes.catalog import accepts_everything
+from scancheck.recipes.taken_sizes import TakenSizes, taken_sizes
 from scancheck.verdict import Verdict
 
 OP = "linear_attention"
@@ -96,7 +98,9 @@ def test_all_cases_of_a_list_have_such_sizes() -> None:
     """Recipes, lengths and calls are those of the list without."""
     accepts = accepts_everything(OP)
     plain = case_list(OP, "fp32", accepts=accepts, empty=True)
-    even = case_list(OP, "fp32", accepts=accepts, empty=True, gradient_sizes=EVEN)
+    even = case_list(
+        OP, "fp32", accepts=accepts, empty=True, taken=TakenSizes(of_gradients=EVEN)
+    )
     assert any(k % 2 or v % 2 for k, v in map(widths, plain))
     assert not any(k % 2 or v % 2 for k, v in map(widths, even))
     for left, right in zip(plain, even, strict=True):
@@ -116,7 +120,7 @@ def test_trials_have_such_sizes(gradients: bool) -> None:
         accepted=accepts_everything(OP),
         required=frozenset(),
         chunk=64,
-        one_to_one=False,
+        taken=taken_sizes(KERNEL, op_named(OP), Contract(), gradients=gradients),
     )
     drawn: list[Trial] = []
 

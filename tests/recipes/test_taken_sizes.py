@@ -1,4 +1,4 @@
-"""Kernels that take as many key heads as value heads."""
+"""Kernels that take some sizes alone, and say so."""
 
 import pytest
 import torch
@@ -6,13 +6,14 @@ import torch
 from scancheck import verify
 from scancheck.campaign.stream import domain_of, run_round
 from scancheck.campaign.trial import Judged, Trial
-from scancheck.contract import Contract, parse_contract
+from scancheck.contract import parse_contract
 from scancheck.errors import CaseInvalid
 from scancheck.kernel import Kernel
 from scancheck.ops import op_named
+from scancheck.recipes.build import build
 from scancheck.recipes.case_list import case_list
-from scancheck.recipes.catalog import accepts_everything
-from scancheck.recipes.key_heads import NOT_JUDGED, takes_own_keys
+from scancheck.recipes.catalog import RECIPES, accepts_everything
+from scancheck.recipes.taken_sizes import TakenSizes, taken_sizes
 from scancheck.verdict import Verdict
 
 OP = "simple_gla"
@@ -44,7 +45,9 @@ def test_cases_share_no_key_heads() -> None:
     """All of a list, and what else they are is the same."""
     accepts = accepts_everything(OP)
     shared = case_list(OP, "fp32", accepts=accepts, empty=True)
-    own = case_list(OP, "fp32", accepts=accepts, empty=True, one_to_one=True)
+    own = case_list(
+        OP, "fp32", accepts=accepts, empty=True, taken=TakenSizes(one_to_one=True)
+    )
     assert any(map(heads_differ, shared))
     assert not any(map(heads_differ, own))
     assert len(own) == len(shared)
@@ -68,7 +71,7 @@ def test_trials_share_no_key_heads() -> None:
             accepted=accepts_everything(OP),
             required=frozenset(),
             chunk=64,
-            one_to_one=one_to_one,
+            taken=TakenSizes(one_to_one=one_to_one),
         )
         drawn: list[Trial] = []
 
@@ -88,7 +91,8 @@ def test_such_a_kernel_passes_once_its_contract_says_so() -> None:
     assert "as many key heads" in without.findings[0].reason
     record = verify(own_keys, op=OP, contract=OWN).record
     assert record.verdict == "PASS"
-    assert NOT_JUDGED in record.not_judged
+    (told,) = TakenSizes(one_to_one=True).left_out(("fp32",))
+    assert told in record.not_judged
 
 
 def test_heads_belong_to_ops_that_have_two_kinds() -> None:
@@ -97,5 +101,62 @@ def test_heads_belong_to_ops_that_have_two_kinds() -> None:
         verify("model.rwkv6.sequential.plain", contract=OWN)
     with pytest.raises(CaseInvalid, match=r"contract heads: expected one of shared"):
         parse_contract("heads=none")
-    assert takes_own_keys(op_named(OP), parse_contract(OWN).heads)
-    assert not takes_own_keys(op_named(OP), Contract().heads)
+    kernel, op = Kernel(name="own", op=OP, call=own_keys), op_named(OP)
+    for text, expected in ((OWN, True), ("default", False)):
+        contract = parse_contract(text)
+        taken = taken_sizes(kernel, op, contract, gradients=True)
+        assert taken.one_to_one is expected
+
+
+def in_blocks(q, k, v, g, initial_state=None):  # type: ignore[no-untyped-def]
+    """The same, for widths that are multiples of a block."""
+    for name, x, block in (("q", q, 16), ("v", v, 8)):
+        if x.shape[3] % block:
+            raise ValueError(f"{name}: a width of {x.shape[3]}")
+    return own_keys(q, k, v, g, initial_state)
+
+
+def test_kernels_in_blocks_are_judged_with_widths_that_they_take() -> None:
+    """Under a contract that says which; the run tells what it did not judge."""
+    assert verify(in_blocks, op=OP, contract=OWN).record.verdict == "ERROR"
+    record = verify(in_blocks, op=OP, contract=f"{OWN},widths=K:16+V:8").record
+    assert record.verdict == "PASS"
+    for name, block in (("K", 16), ("V", 8)):
+        told = f"{name} that is no multiple of {block}: contract widths={name}:{block}"
+        assert told in record.not_judged
+
+
+@pytest.mark.parametrize("block", [2, 8, 16, 32, 48])
+def test_exact_cases_keep_a_width_whose_root_is_exact(block: int) -> None:
+    """Or are left out, where no multiple of the block is a power of four."""
+    accepts = accepts_everything(OP)
+    plain = case_list(OP, "fp32", accepts=accepts, profile="full")
+    taken = TakenSizes(widths=(("K", block),))
+    cases = case_list(OP, "fp32", accepts=accepts, profile="full", taken=taken)
+    widths = [dict(case.sizes)["K"] for case in cases]
+    assert all(width % block == 0 for width in widths)
+    exact = [w for w, c in zip(widths, cases, strict=True) if RECIPES[c.recipe].exact]
+    assert all(w in (4, 16, 64, 256) for w in exact)
+    were_exact = sum(RECIPES[case.recipe].exact for case in plain)
+    assert were_exact > 0
+    assert (len(exact) > 0) == (block != 48)
+    for case in cases[:40]:
+        build(case)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            "widths=T:16",
+            r"contract widths: expected a size of simple_gla \(H, HV, K, V",
+        ),
+        ("widths=K:0", r"contract widths: expected SIZE:MULTIPLE .* got K:0"),
+        ("widths=K:x", r"contract widths: cannot read 'K:x'"),
+        ("widths=K:8+K:16", r"contract widths: K is given twice"),
+    ],
+)
+def test_widths_that_make_no_sense(text: str, words: str) -> None:
+    """The message names the key, what is expected and what came."""
+    with pytest.raises(CaseInvalid, match=words):
+        verify(in_blocks, op=OP, contract=text)
