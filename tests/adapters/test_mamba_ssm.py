@@ -185,3 +185,20 @@ def test_devices_are_told() -> None:
         "mamba_ssm.selective_scan_ref": ("cpu", "cuda"),
         "mamba_ssm.mamba_chunk_scan_combined": ("cuda",),
     }
+
+
+def test_chunks_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each part has one configuration before the function is called, and it is told."""
+    order: list[str] = []
+
+    def combined(**given: object) -> tuple[Tensor, Tensor]:
+        order.append(f"{sorted(given)}")
+        return torch.zeros(1), torch.zeros(1, dtype=torch.bfloat16)
+
+    module = SimpleNamespace(mamba_chunk_scan_combined=combined)
+    monkeypatch.setattr(mamba_ssm, "_imported", lambda name: module)
+    monkeypatch.setattr(mamba_ssm, "take_first", lambda: order.append("first"))
+    _, state = COMBINED.call(x=torch.zeros(1))
+    assert order == ["first", "['chunk_size', 'dt_limit', 'return_final_states', 'x']"]
+    assert state.dtype == torch.float32
+    assert "first of its configurations" in str(COMBINED.note)
