@@ -107,6 +107,7 @@ def judged(name: str, dtype: str, device: str, seed: int, record: Path) -> Row:
     try:
         (kernel,) = resolve_target(name, None)
         row["op"] = kernel.op
+        row["reason"] = kernel.no_gradients or ""
         result = verify(
             name,
             dtypes=[dtype],
@@ -193,22 +194,44 @@ def version_of(name: str) -> str:
         return package
 
 
-def page(found: list[Row], device: str) -> str:
+def findings_of(row: Row, folder: Path) -> Iterator[str]:
+    """A line for each cause: its tensors, what was seen first, and how to replay it."""
+    path = folder / f"{row['kernel']}-{row['dtype']}.json"
+    if row["verdict"] in ("PASS", NOT_JUDGED) or not path.is_file():
+        return
+    by_cause: dict[str, list[dict[str, Any]]] = {}
+    for finding in json.loads(path.read_text(encoding="utf-8"))["findings"]:
+        key = f"{finding['verdict']} {finding['cause']}"
+        by_cause.setdefault(key, []).append(finding)
+    for key, alike in by_cause.items():
+        tensors = dict.fromkeys(x["tensor"] or x["check"] for x in alike)
+        yield (
+            f"- {row['kernel']} {row['dtype']}, {key.replace('_', ' ')} "
+            f"({', '.join(tensors)}): {alike[0]['reason']}. `{alike[0]['replay']}`\n"
+        )
+
+
+def page(found: list[Row], device: str, folder: Path) -> str:
     """The rows as Markdown."""
     counts: dict[str, int] = {}
     for row in found:
         counts[row["verdict"]] = counts.get(row["verdict"], 0) + 1
-    told = ", ".join(f"{n} {verdict}" for verdict, n in sorted(counts.items()))
+    verdicts = ", ".join(f"{n} {verdict}" for verdict, n in sorted(counts.items()))
     commits = ", ".join(sorted({row["commit"] for row in found}))
     versions = ", ".join(sorted({row["version"] for row in found}))
-    left = [
-        f"- {row['kernel']} {row['dtype']}: {row['reason']}\n"
-        for row in found
-        if row["verdict"] == NOT_JUDGED
-    ]
+
+    def reasons(judged: bool) -> str:
+        return "".join(
+            f"- {row['kernel']} {row['dtype']}: {row['reason']}\n"
+            for row in found
+            if row["reason"] and (row["verdict"] != NOT_JUDGED) == judged
+        )
+
+    told = "".join(one for row in found for one in findings_of(row, folder))
+    outputs_alone, left = reasons(judged=True), reasons(judged=False)
     return (
         f"# Other people's kernels, judged on {device}\n\n"
-        f"{len(found)} kernels x dtypes: {told}. Of {versions}. The whole verdict of "
+        f"{len(found)} kernels x dtypes: {verdicts}. Of {versions}. The whole verdict of "
         "each line is beside this page as JSON; its cases are replayed with `scancheck "
         "verify KERNEL --dtype D --case ID`. rho: largest RMS error over the predicted "
         "one; bits: effective precision of the worst output, median over cases. Commit "
@@ -217,7 +240,9 @@ def page(found: list[Row], device: str) -> str:
             [name.replace("_", " ") for name in SHOWN],
             [[row[name] or "-" for name in SHOWN] for row in found],
         )
-        + ("\nNot judged:\n\n" + "".join(left) if left else "")
+        + (f"\nFindings, the first case of each cause:\n\n{told}" if told else "")
+        + (f"\nWithout gradients:\n\n{outputs_alone}" if outputs_alone else "")
+        + (f"\nNot judged:\n\n{left}" if left else "")
         + f"\n{environment()}\n"
     )
 
@@ -256,7 +281,9 @@ def run(
             print(*line_of(row), *told, flush=True)
             done = sorted(found.values(), key=line_of)
             write_rows(done, FIELDS, folder / "rows.csv")
-            (folder / "README.md").write_text(page(done, device), encoding="utf-8")
+            (folder / "README.md").write_text(
+                page(done, device, folder), encoding="utf-8"
+            )
     return list(found.values())
 
 

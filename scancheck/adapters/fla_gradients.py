@@ -1,8 +1,7 @@
 """Where kernels of flash-linear-attention have no gradients, as its sources say.
 
 Read in 0.6.0. What the authors refuse is no fault of a kernel; what a kernel does not
-compile for, and they nowhere say that it takes, neither: their own tests begin at
-widths of 32.
+compile for, and they nowhere say that it takes, neither.
 """
 
 import re

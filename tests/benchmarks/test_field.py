@@ -53,7 +53,7 @@ def test_what_cannot_run_is_told_and_never_a_pass(
     for missing, _ in asked:
         assert str(missing.unavailable) in text
     monkeypatch.setattr(field, "__file__", str(tmp_path / "missing.py"))
-    row = field.row_of(kernel(NAME), "fp32", "cpu", 0, tmp_path)
+    row = field.row_of(kernel(NAME), "fp32", "cpu", 0, tmp_path, 1)
     assert row["verdict"] == field.NOT_JUDGED
     assert row["reason"].startswith("process ended with 2")
 
@@ -65,3 +65,21 @@ def test_a_run_goes_on_where_it_was(tmp_path: Path) -> None:
     field.write_rows([row], field.FIELDS, tmp_path / "rows.csv")
     asked = [(kernel(NAME), "fp32")]
     assert field.run(asked, tmp_path, "cpu", 0, update=True) == [row]
+
+
+def test_a_page_tells_each_cause_once(tmp_path: Path) -> None:
+    """With its tensors and the command that replays it; and what was left out."""
+    row = dict.fromkeys(field.FIELDS, "") | {"kernel": NAME, "dtype": "fp32"}
+    row |= {"verdict": "FAIL", "reason": "its backward refuses"}
+    finding = {"verdict": "FAIL", "cause": "short_state", "check": "oracle"}
+    found = [
+        finding | {"tensor": name, "reason": f"{name} is off", "replay": f"see {name}"}
+        for name in ("h", "final_state")
+    ]
+    text = json.dumps({"findings": found})
+    (tmp_path / f"{NAME}-fp32.json").write_text(text, encoding="utf-8")
+    page = field.page([row], "cpu", tmp_path)
+    told = f"- {NAME} fp32, FAIL short state (h, final_state): h is off. `see h`"
+    assert page.count(told) == 1
+    assert "see final_state" not in page
+    assert f"Without gradients:\n\n- {NAME} fp32: its backward refuses" in page
