@@ -53,7 +53,7 @@ GROWTH, SUM_GROWTH, CHAIN, DEPTH = range(POSITION_COLUMNS)
 
 # Kept states: a packed number, and what a backward pass that reuses c_t needs.
 NUMBER_ROWS = 4
-STATE_ROWS = 8
+STATE_ROWS = 9
 
 _SMALL = 2.0**-10
 _SAFE = 1e280  # products of decays between its inverse and it are not near fp64's ends
@@ -116,7 +116,10 @@ def carried(s, f, fe, at, c, table):
 
 @jit()
 def write_state(states, t, g, k, lane, s, c):
-    """Entry t of the kept states; c_t, its error and theta's parts where asked for."""
+    """Entry t of the kept states; what goes with c_t where asked for.
+
+    That is c_t, its error, theta's parts, and the largest sum that c_t's factor meets.
+    """
     states[0, t, g, k, lane] = s[VALUE]
     states[1, t, g, k, lane] = s[SIZE] if c[TREES] > 0.0 else abs(s[VALUE])
     states[2, t, g, k, lane] = s[ERROR]
@@ -126,3 +129,4 @@ def write_state(states, t, g, k, lane, s, c):
         states[5, t, g, k, lane] = s[SUM_ERROR] + s[NEW_RHO]
         states[6, t, g, k, lane] = s[NEW_SHARE]
         states[7, t, g, k, lane] = s[NEW_RHO]
+        states[8, t, g, k, lane] = s[INNER]

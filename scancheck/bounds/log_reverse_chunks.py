@@ -214,10 +214,10 @@ def run_from_start(
 ):
     """Runs the transposed sums over a tile, from its last step.
 
-    g [4, T, G, K, L]: the adjoint's exact values; out [2, T + 1, G, K, L]: error and
-    peak of G_1..G_T of the tile and, where it is the first one, of S_0's; s
-    [COMPONENTS, G, K, L], h [HISTORY, chunk, G, K, L] and above [G, K, L], the decay of
-    the step after the tile, in place.
+    g [4, T, G, K, L]: the adjoint's exact values; out [3, T + 1, G, K, L]: error and
+    peak of G_1..G_T of the tile and, where it is the first one, of S_0's, and the sum
+    that exp(-c_t), or 1 / p_t, multiplies; s [COMPONENTS, G, K, L], h [HISTORY, chunk,
+    G, K, L] and above [G, K, L], the decay of the step after the tile, in place.
     """
     _, groups, keys, lanes = s.shape
     steps, chunk = y.shape[2], h.shape[1]
@@ -250,6 +250,7 @@ def run_from_start(
                 out[0, t + 1, i, k, lane], out[1, t + 1, i, k, lane] = _step(
                     one, past, at, first, moved, yt, value, kept, c, table
                 )
+                out[2, t + 1, i, k, lane] = one[INNER]
                 if first == 0:
                     _open_before(
                         one, past, at, here, wt, value, kept, c, table, chunk, every

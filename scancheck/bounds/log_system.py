@@ -1,6 +1,7 @@
 """Error bounds of kernels that work in log space: the same ops, another scan."""
 
-from functools import partial
+from dataclasses import replace
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,8 @@ class LogChunkSystem(ErrorSystem):
         self.total = 0
         # Error and peak of the initial state's cotangent as reverse mode has it.
         self.first: FloatArray = np.zeros((2, 0, 0, 0))
+        # Of gates summed in reverse, the largest factor's cotangent so far.
+        self.gate_peak: FloatArray = np.zeros((1, 1, 1, 1))
         # The initial state as a number, where there is no step.
         self.unmoved: FloatArray = np.zeros((4, 0, 0, 0))
 
@@ -102,6 +105,7 @@ class LogChunkSystem(ErrorSystem):
         above = np.zeros((8, *state.shape))
         above[[4, 5, 7]] = 1.0
         self.gate_sums, self.summed_steps = state, 0
+        self.gate_peak = np.zeros((1, 1, 1, 1))
         self.first = np.zeros((2, *state.shape))
         if self.form == "full":
             sums = np.zeros((reverse.COMPONENTS, *state.shape))
@@ -140,6 +144,7 @@ class LogChunkSystem(ErrorSystem):
         )  # fmt: skip
         share(groups * lanes, y.size, loop)
         again: Any
+        late_sums = g[:0, 0]
         if self.form == "full":
             again = carry[2][0].copy(), carry[2][1].copy()
             self._from_start(lowered, w, y, states, again, table, g, start)
@@ -147,13 +152,68 @@ class LogChunkSystem(ErrorSystem):
             late, later, past = carry[2]
             past = np.zeros_like(h) if past is None else past.copy()
             again = late.copy(), later.copy(), past
-            self._transposed(log, w, y, states, again, table, g, start)
+            late_sums = self._transposed(log, w, y, states, again, table, g, start)
         inside = ErrorNumber(self.rules, *g).transpose(1, 0, 2, 3)
         both = ErrorNumber(self.rules, *states[: scan.NUMBER_ROWS])
         both = both.transpose(1, 0, 2, 3)
         cotangents = contract(lowered, both, obar, inside)
         cotangents = self.with_gates(cotangents, lowered, both, obar, inside, start)
+        if self.form in ("factored", "ratio"):
+            early, late = (
+                x.transpose(1, 0, 2, 3) * (1.0 + table[-1, scan.GROWTH])
+                for x in (states[scan.STATE_ROWS - 1, 1:], late_sums)
+            )
+            cotangents = self._before_factors(
+                cotangents, lowered, obar, inside, early, late, start, h.shape[1]
+            )
         return cotangents, ((s, h), above, again)
+
+    def _before_factors(
+        self,
+        cotangents: Cotangents,
+        lowered: Lowered,
+        obar: ErrorNumber,
+        inside: ErrorNumber,
+        early: FloatArray,
+        late: FloatArray,
+        start: int,
+        chunk: int,
+    ) -> Cotangents:
+        """Cotangents with the peaks of products whose factor comes last.
+
+        early, late [G, T, K, L]: the sums that exp(c_t) and exp(-c_t) multiply, of what
+        was written and, in reverse mode, of cotangents. dr_t is exp(c_t) times early
+        obar_t, dk_t and dv_t exp(-c_t) times late v_t and late k_t; without the factor
+        those are, times r, k and v, its own cotangents, and in sums in reverse part of
+        those of all gates before. A whole chunk's sum meets G.
+        """
+        steps = start + np.arange(early.shape[1])
+        read = early * _top(obar)[:, :, None, :]
+        if self._lead():
+            # What a chunk's first token reads is of the one before, which is whole.
+            read = np.where((steps % chunk == 0)[:, None, None], 0.0, read)
+        r, k, gates = cotangents.r, cotangents.k, cotangents.log_w
+        values = _top(lowered.v)[:, :, None, :]
+        write, v = late * values, cotangents.v
+        parts = [read, write]
+        if k is not None and lowered.k is not None:
+            k = _raised(k, _summed(write, k.shape))
+            v = _raised(v, (late * _top(lowered.k)).sum(2))
+            parts.append(write * _top(lowered.k))
+        if r is not None and lowered.r is not None:
+            r = _raised(r, _summed(read, r.shape))
+            parts.append(read * _top(lowered.r))
+        if gates is not None and lowered.log_w is not None:
+            ends = (steps + 1 - self._lead()) % chunk == 0
+            ends |= steps == self.total - 1
+            moved = early * np.where(ends[:, None, None], _top(inside), 0.0)
+            own = lowered.log_w.shape
+            peak = reduce(np.maximum, (_summed(x, own) for x in (*parts, moved)))
+            peak = np.maximum.accumulate(peak[:, ::-1], axis=1)[:, ::-1]
+            peak = np.maximum(peak, self.gate_peak)
+            self.gate_peak = peak[:, :1]
+            gates = _raised(gates, peak)
+        return replace(cotangents, r=r, k=k, v=v, log_w=gates)
 
     def _from_start(
         self,
@@ -189,18 +249,22 @@ class LogChunkSystem(ErrorSystem):
         table: Any,
         g: FloatArray,
         start: int,
-    ) -> None:
-        """Raises errors and peaks of G_1..G_T in g to those of the forward's decays."""
+    ) -> FloatArray:
+        """Raises errors and peaks of G_1..G_T in g to those of the forward's decays.
+
+        The sums that exp(-c_t), or 1 / p_t, multiplies, [T, G, K, L].
+        """
         late, later, past = again
         groups, keys, lanes = g.shape[2:]
-        out = np.zeros((2, g.shape[1] + 1, groups, keys, lanes))
+        out = np.zeros((3, g.shape[1] + 1, groups, keys, lanes))
         loop = partial(
             transposed.run_from_start,
             log, w, y, g, states, late, past, later, self.coefficients, table, out,
             start - self._lead(), self.total - self._lead(), self.rules.state_every,
         )  # fmt: skip
         share(groups * lanes, y.size, loop)
-        self._raise(g, out, start)
+        self._raise(g, out[:2], start)
+        return out[2, 1:]
 
     def _raise(self, g: FloatArray, out: FloatArray, start: int) -> None:
         """Errors and peaks in g to those of out [2, T + 1, ...], S_0's first."""
@@ -252,6 +316,23 @@ class LogChunkSystem(ErrorSystem):
                 "decay itself; of the log forms only ratio takes that"
             )
         return self._packed(lowered.log_w, groups, keys), w
+
+
+def _top(number: ErrorNumber) -> FloatArray:
+    """What the computed entries are at most."""
+    return np.asarray(number.magnitude + number.error)
+
+
+def _raised(number: ErrorNumber, peak: FloatArray) -> ErrorNumber:
+    """The number with this among its peaks."""
+    value, m, e, own = number.components
+    return number.like(value, m, e, np.maximum(own, peak))
+
+
+def _summed(x: FloatArray, shape: tuple[int, ...]) -> FloatArray:
+    """x [G, T, K, L] summed over the keys and lanes that a `shape` has one of."""
+    axes = tuple(axis for axis in (2, 3) if shape[axis] == 1)
+    return np.asarray(x.sum(axes, keepdims=True))
 
 
 def _order(rules: Rules) -> str:

@@ -22,6 +22,7 @@ from scancheck.bounds.log_entry import (
     ETA,
     FACTORED,
     FORM,
+    INNER,
     LASTING,
     LEAD,
     LOG,
@@ -130,6 +131,9 @@ def run_forward(
     _, groups, keys, lanes = s.shape
     steps, chunk = x.shape[2], h.shape[1]
     keep = states.shape[1] > 0
+    # The factor exp(c_t), or p_t, of a sum may come after its read; a chunk's last
+    # state is whole before the next chunk's first token reads it.
+    prefixed = c[FORM] == FACTORED or c[FORM] == RATIO
     for task in range(begin, stop):
         g, lane = task // lanes, task % lanes
         for k in range(keys):
@@ -151,6 +155,9 @@ def run_forward(
                     states[2, t + 1, g, k, lane] = e
                 if has_r:
                     rt = pick(r, g, t, k, lane)
+                    peak = one[PEAK]
+                    if prefixed and (c[LEAD] == 0.0 or (here + 1) % chunk != 0):
+                        peak = raised(peak, (rt[1] + rt[2]) * one[INNER])
                     read_out(
                         o,
                         g,
@@ -160,7 +167,7 @@ def run_forward(
                         one[VALUE],
                         size,
                         e,
-                        one[PEAK],
+                        peak,
                         c[U],
                         c[ETA],
                     )

@@ -22,6 +22,11 @@ between chunks are added up in `compute`, so that a term's roundings never grow 
 number of chunks. A decay may be two exponentials, of both ends of a block of its chunk:
 exp's e0 and the products once more. Operands as they are computed lose nothing but what
 underflows in another order than step by step: a score that meets a large value.
+
+What leaves the range leaves it for all that the same products make. An operand that is
+infinite spoils its own key's results in its whole chunk, before it too, where a masked
+score of zero meets it; what all keys make, o and dv, from its own token on. Gate
+gradients in reverse have met every later dq and dk.
 """
 
 from dataclasses import dataclass, replace
@@ -76,6 +81,17 @@ class Back:
     both: bool
     gate_times: Counts  # the largest count of dq and dk so far, [G, 1]
     gate_floor: FloatArray  # the sum of their floors, [G, 1, K, L]
+    gate_lost: Flags  # whether any of them is lost, [G, 1, K]
+    # Of the earliest chunk so far whether keys, and queries, are spoiled.
+    keys: "InChunk | None"
+    queries: "InChunk | None"
+
+
+class InChunk(NamedTuple):
+    """Whether any token of a chunk has something."""
+
+    number: int  # of the chunk
+    flags: Flags  # [G, K]
 
 
 class MatrixProductSystem:
@@ -121,24 +137,43 @@ class MatrixProductSystem:
         k, v, r = (operand(x, self.rules) for x in (keys, lowered.v, queries))
         log = lowered.log_w.value if self.factored else None
         chunk = self.rules.structure.chunk or max(1, total)
-        decays = Decays(*decays_of(lowered), log, start, chunk)
+        limit = self.rules.overflow
+        decays = Decays(*decays_of(lowered), log, start - self.lead, chunk, limit)
         s = sums_after(state.sums, k, v, decays, self.store.largest)
+        lost = (s.lost | self._spoiled(r, s)).any(2, keepdims=True)
         out = self._rounded(
             o,
             s.times(both=decays.both) + 1 + r.times(s.decayed),
             s.decayed,
             s.reach[..., None] * s.read(r.size),
-            s.lost | self._leaves(r, s.largest_y, s.reach),
+            lost | self._leaves(r, s.largest_y, s),
         )
         kept = Kept(states, k, v, r, s, decays) if keep else None
         return out, Ahead(inner, s.last(), decays.both), kept
 
-    def _leaves(self, x: Operand, largest: FloatArray, reach: FloatArray) -> Flags:
-        """Whether x, or its product with an operand up to `largest`, is too large."""
+    def _spoiled(self, r: Operand, s: Sums) -> Flags:
+        """Whether a query, times exp(c_t) where that is formed, is too large [G, T, K].
+
+        Beside the first token of a chunk that reads before its update c is the last
+        one's of the chunk before.
+        """
+        within = (r.size * s.above <= self.store.largest) & (
+            s.above <= self.rules.overflow
+        )
+        return np.asarray(~within)
+
+    def _leaves(
+        self, x: Operand, largest: FloatArray, s: Sums, more: float | FloatArray = 1.0
+    ) -> Flags:
+        """Whether x, or its product with an operand up to `largest`, is too large.
+
+        [G, T, 1]; `s` has the decays that the product meets, and `more` one besides.
+        """
         top = self.store.largest
         whole, one = x.size.sum(2), x.size.max(2, initial=0.0)
-        within: Flags = (whole * largest * reach <= top) & (one * reach <= top)
-        return ~within
+        reach = np.maximum(np.maximum(s.grown, s.inside), more)
+        within = (whole * largest * reach <= top) & (one * s.grown <= top)
+        return np.asarray(~within)[..., None]
 
     def _rounded(
         self,
@@ -148,7 +183,10 @@ class MatrixProductSystem:
         floor: FloatArray,
         lost: Flags,
     ) -> ErrorNumber:
-        """The result [G, T, ...] after `times` roundings [G, T] of each term."""
+        """The result [G, T, ...] after `times` roundings [G, T] of each term.
+
+        `lost` broadcasts to it.
+        """
         rules, store = self.rules, self.store
         axes = tuple(range(times.ndim, len(number.shape)))
         more = 0.0
@@ -162,7 +200,7 @@ class MatrixProductSystem:
         if store.eta > 0.0:
             e = e + (1.0 + growth) * store.eta * floor
         peak = np.maximum(number.peak, m + e)
-        gone = np.expand_dims(lost, axes) | ~(number.peak <= store.largest)
+        gone = lost | ~(number.peak <= store.largest)
         return number.like(number.value, m, e, np.where(gone, np.inf, peak))
 
     def end(self, state: Ahead, total: int) -> ErrorNumber:
@@ -175,7 +213,8 @@ class MatrixProductSystem:
         """A state [G, K, L] that is added up, in `compute`, from rounded operands."""
         floor = sums.reach[:, 0, None, None] * (sums.floor[:, 0] + more)
         times, decayed = sums.times(both=both)[:, 0] + more, sums.decayed[:, 0]
-        return self._rounded(number, times, decayed, floor, sums.lost[:, 0])
+        lost = sums.lost[:, 0, :, None]
+        return self._rounded(number, times, decayed, floor, lost)
 
     def begin_adjoint(self, state: ErrorNumber) -> Back:
         """The inner carry of the final state's cotangent, and no token."""
@@ -187,6 +226,9 @@ class MatrixProductSystem:
             both=False,
             gate_times=np.zeros((groups, 1), dtype=np.int64),
             gate_floor=np.zeros((groups, 1, keys, lanes)),
+            gate_lost=np.zeros((groups, 1, keys), dtype=np.bool_),
+            keys=None,
+            queries=None,
         )
 
     def adjoint(
@@ -203,17 +245,30 @@ class MatrixProductSystem:
         bars, inner = self.inner.adjoint(lowered, kept, obar, carry.inner, start, total)
         do = operand(obar, self.rules)
         # From the end; G has passed a decay one place after its own step.
-        place = total - start - obar.shape[1] + 1
+        place = total - self.lead - start - obar.shape[1] + 1
         both, largest = decays.both, self.store.largest
         turned = decays.turned(place)
         g = sums_after(carry.sums, r.turned(), do.turned(), turned, largest).turned()
         last = carry.ahead or s.last()
         reach = np.maximum(g.reach, last.reach)
-        lost = g.lost | last.lost | self._leaves(do, last.largest_z, reach)
         decayed = s.decayed | g.decayed
         into_s, into_g = s.times(both=both), g.times(both=both) + 1
+        near = s.own.max(2) if decays.on_values else 1.0
+        # What is written at a step is of the token before where reads lead.
+        write = start - self.lead
+        beside_q, keys = _in_chunks(s.spoiled, write, start, decays.chunk, carry.keys)
+        beside_k, queries = _in_chunks(
+            self._spoiled(r, s), start, write, decays.chunk, carry.queries
+        )
+        lost_q = s.lost | beside_q | self._leaves(do, last.largest_z, s)
+        lost_k = lost_v = g.lost | s.spoiled | beside_k
+        lost_k = lost_k | self._leaves(v, g.largest_z, g, near)
+        lost_v = lost_v.any(2, keepdims=True) | self._leaves(k, g.largest_y, g, near)
+        lost_w = (s.lost | g.lost | lost_q | lost_k)[..., None]
 
-        def rounded(bar: ErrorNumber, times: Counts, floor: FloatArray) -> ErrorNumber:
+        def rounded(
+            bar: ErrorNumber, times: Counts, floor: FloatArray, lost: Flags
+        ) -> ErrorNumber:
             # The result's own rounding; what it loses meets nothing more.
             return self._rounded(bar, times + 1, decayed, floor + 1.0, lost)
 
@@ -226,16 +281,23 @@ class MatrixProductSystem:
         of_w = s.bound * kept_g + kept_s * (g.bound + self.store.eta * kept_g)
         found = replace(
             bars,
-            w=rounded(bars.w, into_s + into_g + 2, q_entry**2 * of_w),
-            v=rounded(bars.v, of_v + v.computed, q * g.read(k.size)),
+            w=rounded(bars.w, into_s + into_g + 2, q_entry**2 * of_w, lost_w),
+            v=rounded(bars.v, of_v + v.computed, q * g.read(k.size), lost_v),
             k=rounded(
-                bars.k, of_k + k.computed, (q * g.read_across(v.size))[..., None]
+                bars.k,
+                of_k + k.computed,
+                (q * g.read_across(v.size))[..., None],
+                lost_k[..., None],
             ),
             r=rounded(
-                bars.r, of_q + r.computed, (q * s.read_across(do.size))[..., None]
+                bars.r,
+                of_q + r.computed,
+                (q * s.read_across(do.size))[..., None],
+                lost_q[..., None],
             ),
         )
         gate_times, gate_floor = carry.gate_times, carry.gate_floor
+        gate_lost = carry.gate_lost
         if bars.log_w is not None:
             if carry.ahead is None:
                 gate_floor = carry.sums.bound * kept_s[:, -1:]
@@ -245,15 +307,47 @@ class MatrixProductSystem:
             floors = gate_floor + _from_the_end(np.cumsum, here)
             most = np.maximum(of_q, of_k)
             most = np.maximum(gate_times, _from_the_end(np.maximum.accumulate, most))
-            found = replace(found, log_w=rounded(bars.log_w, most + 1, floors))
-            gate_times, gate_floor = most[:, :1], floors[:, :1]
-        first = g.turned().last()
-        return found, Back(inner, first, last, both, gate_times, gate_floor)
+            lost = _from_the_end(np.logical_or.accumulate, lost_q | lost_k) | gate_lost
+            log_w = rounded(bars.log_w, most + 1, floors, lost[..., None])
+            found = replace(found, log_w=log_w)
+            gate_times, gate_floor, gate_lost = most[:, :1], floors[:, :1], lost[:, :1]
+        return found, Back(
+            inner=inner,
+            sums=g.turned().last(),
+            ahead=last,
+            both=both,
+            gate_times=gate_times,
+            gate_floor=gate_floor,
+            gate_lost=gate_lost,
+            keys=keys,
+            queries=queries,
+        )
 
     def end_adjoint(self, carry: Back) -> ErrorNumber:
         """The cotangent of the initial state."""
         number = self.inner.end_adjoint(carry.inner)
         return self._of_sum(number, carry.sums, carry.both, more=1)
+
+
+def _in_chunks(
+    flags: Flags, first: int, wanted: int, chunk: int, later: InChunk | None
+) -> tuple[Flags, InChunk]:
+    """For tokens from `wanted` on whether any of their chunk has its flag, [G, T, K].
+
+    `flags` [G, T, K] are of tokens from `first` on, `later` of those after. Second, the
+    same of the first chunk here.
+    """
+    groups, steps, keys = flags.shape
+    place = np.arange(steps)
+    numbers, asked = (first + place) // chunk, (wanted + place) // chunk
+    edges = np.flatnonzero(np.diff(numbers, prepend=numbers[0] - 1))
+    # A chunk of nothing on either side.
+    found = np.zeros((groups, len(edges) + 2, keys), dtype=np.bool_)
+    found[:, 1:-1] = np.logical_or.reduceat(flags, edges, axis=1)
+    if later is not None:
+        found[:, later.number - numbers[0] + 1] |= later.flags
+    here = InChunk(int(numbers[0]), found[:, 1])
+    return found[:, asked - numbers[0] + 1], here
 
 
 def _products_floor(

@@ -17,10 +17,14 @@ reads x_t from the sum is off by at most eta Q times
 
 of sums without decays, which factor over keys and lanes. Factored exponentials exp(-c)
 multiply an operand by more than one, and exp(c) follows: they count in Q.
+
+An operand that leaves the range takes with it what is read of its key from then on. A
+factored one is y_j exp(-c_j), key by key, with c of its own chunk; where all keys have
+one decay, z_j may have the exponential as well, or a score x_t y_j before exp(c_t).
 """
 
 from dataclasses import dataclass, fields
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -41,7 +45,12 @@ class Sums:
     ending: FloatArray  # largest product of decays that ends here, [G, T, K, L or 1]
     log: FloatArray  # sum of log decays in the chunk, for factored ones alone
     reach: FloatArray  # Q, [G, T]
-    lost: Flags  # an operand may have left the range, [G, T]
+    grown: FloatArray  # the same without factored exponentials
+    inside: FloatArray  # largest exp(-c_j) so far in the chunk that a score may have
+    own: FloatArray  # exp(-c_j) where it is formed and above one, [G, T, K or 1]
+    above: FloatArray  # exp(c_j) likewise
+    spoiled: Flags  # an operand of this token may have left the range, [G, T, K]
+    lost: Flags  # one of this or an earlier token
 
     def _mapped(self, move: Any) -> Self:
         return type(self)(*(move(getattr(self, f.name)) for f in fields(self)))
@@ -112,7 +121,12 @@ def no_sums(state: FloatArray) -> Sums:
         ending=np.ones((groups, 1, 1, 1)),
         log=np.zeros((groups, 1, 1, 1)),
         reach=np.ones((groups, 1)),
-        lost=none > 0.0,
+        grown=np.ones((groups, 1)),
+        inside=np.ones((groups, 1)),
+        own=np.ones((groups, 1, 1)),
+        above=np.ones((groups, 1, 1)),
+        spoiled=np.zeros((groups, 1, keys), dtype=np.bool_),
+        lost=np.zeros((groups, 1, keys), dtype=np.bool_),
     )
 
 
@@ -125,17 +139,24 @@ class Decays:
     log: FloatArray | None  # their logs, for factored exponentials
     place: int  # of the first step in the grid of chunks
     chunk: int
+    largest: float  # that an exponential may be
 
     @property
     def both(self) -> bool:
         """Whether there are decays of keys and of lanes."""
         return int(self.high.shape[3]) > 1
 
+    @property
+    def on_values(self) -> bool:
+        """Whether a kernel may have factored exponentials on z, or on scores."""
+        log = self.log
+        return log is not None and (log.shape[2] == 1 or log.shape[3] > 1)
+
     def turned(self, place: int) -> Self:
         """In reversed time, from this place on."""
         log = None if self.log is None else self.log[:, ::-1]
         moved, high = self.moved[:, ::-1], self.high[:, ::-1]
-        return type(self)(moved, high, log, place, self.chunk)
+        return type(self)(moved, high, log, place, self.chunk, self.largest)
 
 
 def sums_after(
@@ -145,11 +166,13 @@ def sums_after(
 
     An operand above `largest`, decayed or not, is lost, and whatever is read later.
     """
-    ending, log, reach = _reached(before, decays)
+    reached = _reached(before, decays)
     rows = (y.computed, y.unheld, z.computed, z.unheld, decays.moved)
-    lost = np.zeros(reach.shape, dtype=np.bool_)
-    for one in (y, z):
-        lost |= ~(one.size.max(2, initial=0.0) * reach <= largest)
+    spoiled = _beyond(y, reached, reached.own, largest) | ~(
+        reached.own <= decays.largest
+    )
+    on_z = reached.own.max(2, keepdims=True) if decays.on_values else np.ones((1, 1, 1))
+    spoiled |= _beyond(z, reached, on_z, largest).any(2, keepdims=True)
     return Sums(
         y=before.y + np.cumsum(y.size, axis=1),
         z=before.z + np.cumsum(z.size, axis=1),
@@ -159,10 +182,9 @@ def sums_after(
         largest_y=_after(np.maximum, before.largest_y, y.size.max(2, initial=0.0)),
         largest_z=_after(np.maximum, before.largest_z, z.size.max(2, initial=0.0)),
         flags=_after(np.logical_or, before.flags, np.stack(rows, axis=2)),
-        ending=ending,
-        log=log,
-        reach=reach,
-        lost=_after(np.logical_or, before.lost, lost),
+        spoiled=spoiled,
+        lost=_after(np.logical_or, before.lost, spoiled),
+        **reached._asdict(),
     )
 
 
@@ -171,27 +193,49 @@ def _after(join: Any, before: Any, x: Any) -> Any:
     return join(before, join.accumulate(x, axis=1))
 
 
-def _reached(before: Sums, decays: Decays) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """`ending`, `log` and `reach` after each step."""
+class _Reach(NamedTuple):
+    """Fields of `Sums` that decays alone make."""
+
+    ending: FloatArray
+    log: FloatArray
+    reach: FloatArray
+    grown: FloatArray
+    inside: FloatArray
+    own: FloatArray
+    above: FloatArray
+
+
+def _beyond(x: Operand, reach: _Reach, by: FloatArray, largest: float) -> Flags:
+    """Whether operands [G, T, N], decayed or times `by`, may be too large."""
+    within: Flags = x.size * np.maximum(reach.grown[..., None], by) <= largest
+    return ~within
+
+
+def _reached(before: Sums, decays: Decays) -> _Reach:
+    """What products of decays are after each step."""
     groups, steps = decays.high.shape[:2]
     if (
         decays.log is None
         and max(decays.high.max(initial=0.0), before.ending.max(initial=0.0)) <= 1.0
     ):
-        ending, log, reach = (
-            x[:, [0] * steps] for x in (before.ending, before.log, before.reach)
-        )
-        return ending, log, reach
+        return _Reach(*(getattr(before, n)[:, [0] * steps] for n in _Reach._fields))
     endings, reach = np.empty(decays.high.shape), np.empty((groups, steps))
+    grown, inside = np.empty((2, groups, steps))
     logs = np.zeros((groups, steps, 1, 1) if decays.log is None else decays.log.shape)
-    ending, total, top = before.ending[:, 0], before.log[:, 0], before.reach[:, 0]
+    ending, total = before.ending[:, 0], before.log[:, 0]
+    top, growth, near = (x[:, 0] for x in (before.reach, before.grown, before.inside))
     axes = (1, 2)
     for t in range(steps):
         endings[:, t] = ending = np.maximum(1.0, decays.high[:, t] * ending)
-        top = np.maximum(top, ending.max(axes, initial=1.0))
+        grown[:, t] = growth = np.maximum(growth, ending.max(axes, initial=1.0))
+        top = np.maximum(top, growth)
         if decays.log is not None:
             anew = (decays.place + t) % decays.chunk == 0
             logs[:, t] = total = decays.log[:, t] + (0.0 if anew else total)
             top = np.maximum(top, np.exp(np.abs(total).max(axes, initial=0.0)))
-        reach[:, t] = top
-    return endings, logs, reach
+            if decays.on_values:
+                formed = np.exp((-total).max(axes, initial=0.0))
+                near = np.maximum(1.0 if anew else near, formed)
+        reach[:, t], inside[:, t] = top, near
+    own, above = (np.exp(x.max(3, initial=0.0)) for x in (-logs, logs))
+    return _Reach(endings, logs, reach, grown, inside, own, above)
