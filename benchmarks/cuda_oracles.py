@@ -1,29 +1,31 @@
 """Speed of the oracles on a CUDA device, and of judging a case beside them.
 
-    python benchmarks/cuda_oracles.py [-o reports/h200/oracle_speed.md]
+    python benchmarks/cuda_oracles.py [-o reports/h200/oracle_speed.md] [--match REGEX]
 
 A state-element-step is one entry of the state moved on by one step. The scan is what
 the rung's kernel does for the recurrence in normal form, a call the whole of an op, all
-gates included. Writes the page and, beside it, its figures as JSON. Exits 1 if a target
-is missed.
+gates included. Writes the page and, beside it, its figures as JSON, after each figure.
+With --match only figures whose name or place has it are measured, and the others are
+kept as the page has them. A figure that cannot be measured is told, and the next one
+comes. Exits 1 if a target is missed or a figure could not be measured.
 """
 
 import argparse
-import json
+import re
 import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict
-from functools import partial
+from functools import lru_cache, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from cuda_speed import commit_here, environment, figures_table, free_memory
+from cuda_speed import commit_here, environment, free_memory
 from figures import Figure
+from oracle_page import NO_PLAIN_PASS, Job, Page
 
 from scancheck.bounds.card import CardErrorSystem, CardRankOneSystem
 from scancheck.bounds.moments import lambda_factor
@@ -42,6 +44,7 @@ from scancheck.oracles.cuda_fp64 import CudaFp64System, cuda_stretch
 from scancheck.oracles.cuda_rungs import solve_fp64_on_card
 from scancheck.oracles.engine import solve
 from scancheck.recipes.build import build
+from scancheck.recipes.inputs import Inputs
 from scancheck.screen import can_screen, screen
 
 DIAGONAL = (1, 2048, 131072)  # B, T, D
@@ -64,38 +67,30 @@ MATRIX_RATE = 2e10
 SEQUENTIAL = Contract(structure=Structure(kind="sequential"))
 UNIT = "state-element-steps/s"
 CALLS, SHORT_S = 21, 0.5
-
-WHAT = """\
-Times are medians of whole calls by the clock of the host, the device idle before and
-after, arrays on the device unless said otherwise; so what the host does is in them. The
-oracle alone is its call on the same case, from fp64 arrays to values and radii of both
-outputs. Judging is `scancheck.screen.screen`: the same scan, the budget, the second
-moment where the contract has one, and the comparison with what a kernel
-cuda.linear_scan.single_pass returned in fp32, down to the sums on the host.
-"""
-
-FEW_LANES = """\
-What holds judging back where lanes are few, by Nsight Compute at 297354d on
-[1, 65536, 2048] (`ncu --kernel-name judge_lanes --set full`): one warp on each of 64
-multiprocessors, 220 instructions a step and 3.5 cycles for each, of which 1.5 wait for
-the result before and 0.6 for memory. Prefetching the table of paths changed nothing
-(6.8 and 7.3 times the oracle). At one instruction a cycle it would be 1.8 times; lanes
-are independent, steps are not, so only several warps for one lane could come nearer.
-"""
+LONG_S = 1.0  # of a call that is not worth another one
 
 
 def seconds(run: Callable[[], object]) -> float:
-    """Median wall-clock time of a call, device idle before and after."""
-    xp = cuda_card.arrays()
-    times: list[float] = []
-    run()
-    run()
-    while len(times) < CALLS and (len(times) < 3 or sum(times) < SHORT_S):
-        xp.cuda.runtime.deviceSynchronize()
+    """Median wall-clock time of a call, device idle before and after.
+
+    The first call compiles kernels; the second one counts alone if it is long.
+    """
+    synchronize = cuda_card.arrays().cuda.runtime.deviceSynchronize
+
+    def once() -> float:
+        synchronize()
         start = time.perf_counter()
         run()
-        xp.cuda.runtime.deviceSynchronize()
-        times.append(time.perf_counter() - start)
+        synchronize()
+        return time.perf_counter() - start
+
+    once()
+    second = once()
+    if second > LONG_S:
+        return second
+    times: list[float] = []
+    while len(times) < CALLS and (len(times) < 3 or sum(times) < SHORT_S):
+        times.append(once())
     return statistics.median(times)
 
 
@@ -133,44 +128,66 @@ def call(
     return lambda: solve(system, op, arrays, switches, stretch=cuda_stretch(False))
 
 
-def rates() -> Iterator[Figure]:
-    """State-element-steps per second of both rungs."""
-    arrays, entries = on_card(linear_tensors(DIAGONAL)), _entries(DIAGONAL)
-    where = "B{} T{} D{}".format(*DIAGONAL)
+def rate(
+    name: str,
+    shape: str,
+    entries: int,
+    prepare: Callable[[], Callable[[], Any]],
+    target: float | None = None,
+) -> Job:
+    """State-element-steps per second of what `prepare` gives to run."""
 
-    def rate(name: str, run: Callable[[], Any], target: float | None = None) -> Figure:
-        value = entries / seconds(run)
-        return Figure(name=name, shape=where, value=value, unit=UNIT, target=target)
+    def measure() -> Figure:
+        value = entries / seconds(prepare())
+        return Figure(name=name, shape=shape, value=value, unit=UNIT, target=target)
 
-    fp64, double_double = CudaFp64System(), CudaDoubleDoubleSystem()
-    yield rate("certified fp64, scan", scan(fp64, arrays), FP64_RATE)
-    with_companions = scan(CudaFp64System(companions=True), arrays)
-    yield rate("certified fp64 with the budget's companions, scan", with_companions)
-    yield rate("certified fp64, call", call(fp64, LINEAR_SCAN, arrays, {}), FP64_RATE)
-    free_memory()
-    name = "double-double, scan"
-    yield rate(name, scan(double_double, arrays), DOUBLE_DOUBLE_RATE)
-    name, run = "double-double, call", call(double_double, LINEAR_SCAN, arrays, {})
-    yield rate(name, run, DOUBLE_DOUBLE_RATE)
-    del arrays, run
-    free_memory()
+    return Job(name=name, shape=shape, measure=measure)
+
+
+def rates() -> Iterator[Job]:
+    """Both rungs, where a state has one entry a lane."""
+    fp64, double_double = CudaFp64System, CudaDoubleDoubleSystem
+
+    def scanned(system: Any) -> Callable[[], Any]:
+        return scan(system, on_card(linear_tensors(DIAGONAL)))
+
+    def called(system: Any) -> Callable[[], Any]:
+        return call(system, LINEAR_SCAN, on_card(linear_tensors(DIAGONAL)), {})
+
+    where, entries = "B{} T{} D{}".format(*DIAGONAL), _entries(DIAGONAL)
+    with_companions = partial(fp64, companions=True)
+    for name, prepare, target in (
+        ("certified fp64, scan", lambda: scanned(fp64()), FP64_RATE),
+        (
+            "certified fp64 with the budget's companions, scan",
+            lambda: scanned(with_companions()),
+            None,
+        ),
+        ("certified fp64, call", lambda: called(fp64()), FP64_RATE),
+        ("double-double, scan", lambda: scanned(double_double()), DOUBLE_DOUBLE_RATE),
+        ("double-double, call", lambda: called(double_double()), DOUBLE_DOUBLE_RATE),
+    ):
+        yield rate(name, where, entries, prepare, target)
+    where, entries = "B{} T{} D{}".format(*FROM_HOST), _entries(FROM_HOST)
+    name = "certified fp64, call, arrays to and from the host"
+    yield rate(name, where, entries, from_host)
+    where = "selective_scan " + " ".join(f"{k}{n}" for k, n in SELECTIVE.items())
+    entries = _entries(tuple(SELECTIVE.values()))
+    for name, system in (("certified fp64", fp64), ("double-double", double_double)):
+        prepare = partial(selective_call, system)
+        yield rate(f"{name}, call, all gates", where, entries, prepare)
+
+
+def from_host() -> Callable[[], Any]:
+    """A call from arrays of the host to arrays of the host."""
     tensors = {
         n: x.cpu().double().numpy() for n, x in linear_tensors(FROM_HOST).items()
     }
-    where, entries = "B{} T{} D{}".format(*FROM_HOST), _entries(FROM_HOST)
-    run = partial(solve_fp64_on_card, LINEAR_SCAN, tensors, {}, None, "cuda")
-    yield rate("certified fp64, call, arrays to and from the host", run)
-    free_memory()
-    arrays, entries = selective_arrays(), _entries(tuple(SELECTIVE.values()))
-    where = "selective_scan " + " ".join(f"{k}{n}" for k, n in SELECTIVE.items())
-    run = call(fp64, SELECTIVE_SCAN, arrays, {"delta_softplus": True})
-    yield rate("certified fp64, call, all gates", run)
-    run = call(double_double, SELECTIVE_SCAN, arrays, {"delta_softplus": True})
-    yield rate("double-double, call, all gates", run)
+    return partial(solve_fp64_on_card, LINEAR_SCAN, tensors, {}, None, "cuda")
 
 
-def selective_arrays() -> dict[str, Any]:
-    """selective_scan's inputs with every gate, on the device."""
+def selective_call(system: Callable[[], Any]) -> Callable[[], Any]:
+    """A call of selective_scan with every gate, on the device."""
     torch.manual_seed(0)
     B, D, N, L = SELECTIVE.values()
     shapes = {
@@ -179,101 +196,113 @@ def selective_arrays() -> dict[str, Any]:
         **dict.fromkeys(("D", "delta_bias"), (D,)),
     }
     tensors = {n: torch.randn(s, device="cuda") for n, s in shapes.items()}
-    return on_card(tensors | {"A": -1 - 15 * torch.rand(D, N, device="cuda")})
+    tensors["A"] = -1 - 15 * torch.rand(D, N, device="cuda")
+    switches = {"delta_softplus": True}
+    return call(system(), SELECTIVE_SCAN, on_card(tensors), switches)
 
 
-def matrix_states() -> Iterator[Figure]:
+def matrix_states() -> Iterator[Job]:
     """Certified fp64 and the budget of ops with matrix states, gates included."""
     for name in MATRIX_STATES:
         op = OPS[name]
         sizes = {axis: HEADS[axis] for axis in op.size_names}
-        inputs = build(make_case(name, sizes, recipe="gaussian_slow", seed=0))
-        there = {n: cuda_card.float64(x) for n, x in inputs.tensors.items()}
-        groups, keys, lanes = op.group_shape(sizes)
-        entries = groups * keys * lanes * sizes["T"]
+        entries = int(np.prod(op.group_shape(sizes))) * sizes["T"]
         where = f"{name} " + " ".join(f"{k}{n}" for k, n in sizes.items())
         rules = rules_for(SEQUENTIAL, "fp32")
         budget = CardErrorSystem if op.diagonal else CardRankOneSystem
         for what, system in (
-            ("certified fp64, call", CudaFp64System()),
-            ("sequential budget, call", budget(rules)),
+            ("certified fp64, call", CudaFp64System),
+            ("sequential budget, call", partial(budget, rules)),
         ):
-            value = entries / seconds(call(system, op, there, inputs.switches))
-            yield Figure(
-                name=what, shape=where, value=value, unit=UNIT, target=MATRIX_RATE
-            )
-            free_memory()
+            prepare = partial(heads_call, name, system)
+            yield rate(what, where, entries, prepare, MATRIX_RATE)
 
 
-def judging() -> Iterator[Figure]:
+@lru_cache(maxsize=1)
+def heads_inputs(name: str) -> Inputs:
+    """An op's inputs, drawn on the host: that takes longer than what is measured."""
+    sizes = {axis: HEADS[axis] for axis in OPS[name].size_names}
+    return build(make_case(name, sizes, recipe="gaussian_slow", seed=0))
+
+
+def heads_call(name: str, system: Callable[[], Any]) -> Callable[[], Any]:
+    """A call of an op with heads, arrays on the device."""
+    inputs = heads_inputs(name)
+    there = {n: cuda_card.float64(x) for n, x in inputs.tensors.items()}
+    return call(system(), OPS[name], there, inputs.switches)
+
+
+def judging() -> Iterator[Job]:
     """Judging a case over the oracle alone, by contract and shape."""
     for shape in JUDGED:
-        tensors = linear_tensors(shape)
-        stored = on_card(tensors, np.float32)
-        alone = seconds(call(CudaFp64System(), LINEAR_SCAN, on_card(tensors), {}))
-        factor = lambda_factor(_entries(shape), FALSE_ALARM_RATE)
+        where = "B{} T{} D{}".format(*shape)
         for name, (variant, contract) in CASES.items():
-            if not can_screen(frozenset(tensors), contract, "fp32"):
-                continue
-            h, final_state = linear_scan("single_pass", variant).call(**tensors)
-            got = on_card({"h": h, "final_state": final_state}, np.float32)
-            judge = partial(screen, stored, got, contract, "fp32", lambda_factor=factor)
-            passed = all(one.is_plain_pass for one in judge().values())
-            yield Figure(
-                name=f"judging over the oracle alone, {name}",
-                shape="B{} T{} D{}".format(*shape)
-                + ("" if passed else ", which is not a plain pass"),
-                value=seconds(judge) / alone,
-                unit="",
-                target=MOST_TIMES_ORACLE,
-                at_least=False,
-            )
-        free_memory()
+            if can_screen(frozenset({"a", "b"}), contract, "fp32"):
+                told = f"judging over the oracle alone, {name}"
+                measure = partial(judged, told, shape, variant, contract)
+                yield Job(name=told, shape=where, measure=measure)
+
+
+@lru_cache(maxsize=1)
+def alone(shape: tuple[int, int, int]) -> float:
+    """Seconds of the oracle alone."""
+    return seconds(
+        call(CudaFp64System(), LINEAR_SCAN, on_card(linear_tensors(shape)), {})
+    )
+
+
+def judged(
+    name: str, shape: tuple[int, int, int], variant: str, contract: Contract
+) -> Figure:
+    """The time of judging what a kernel returned, over that of the oracle alone."""
+    oracle = alone(shape)
+    free_memory()
+    tensors = linear_tensors(shape)
+    stored = on_card(tensors, np.float32)
+    h, final_state = linear_scan("single_pass", variant).call(**tensors)
+    got = on_card({"h": h, "final_state": final_state}, np.float32)
+    factor = lambda_factor(_entries(shape), FALSE_ALARM_RATE)
+    judge = partial(screen, stored, got, contract, "fp32", lambda_factor=factor)
+    passed = all(one.is_plain_pass for one in judge().values())
+    return Figure(
+        name=name,
+        shape="B{} T{} D{}".format(*shape) + ("" if passed else NO_PLAIN_PASS),
+        value=seconds(judge) / oracle,
+        unit="",
+        target=MOST_TIMES_ORACLE,
+        at_least=False,
+    )
 
 
 def _entries(shape: tuple[int, ...]) -> int:
     return int(np.prod(shape))
 
 
-def page(figures: list[Figure], known: Mapping[str, str]) -> str:
-    """The page as Markdown."""
-    told = ", ".join(f"{k} {v}" for k, v in sorted(known.items()))
-    return "\n".join(
-        [
-            f"# Speed of the oracles on {known.get('cuda_device', 'no device')}\n",
-            f"Made by `python benchmarks/cuda_oracles.py`.\n{WHAT}",
-            figures_table(figures),
-            FEW_LANES,
-            f"Environment: {told}\n",
-        ]
-    )
-
-
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Measures, and prints and keeps each figure."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     default = Path("reports/h200/oracle_speed.md")
     parser.add_argument("-o", "--output", type=Path, default=default)
-    output = parser.parse_args().output
-    known = environment(()) | {"commit": commit_here()}
-    figures: list[Figure] = []
-    for figure in chain(rates(), matrix_states(), judging()):
-        figures.append(figure)
-        print(figure.name, figure.shape, f"{figure.value:.4g}", flush=True)
-        write(output, figures, known)
-    return int(not all(figure.passed for figure in figures))
-
-
-def write(output: Path, figures: list[Figure], known: Mapping[str, str]) -> None:
-    """The page, and beside it the figures as JSON."""
-    data = {
-        "schema_version": 1,
-        "environment": known,
-        "figures": [asdict(f) | {"passed": f.passed} for f in figures],
-    }
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.with_suffix(".json").write_text(json.dumps(data, indent=2) + "\n")
-    output.write_text(page(figures, known), encoding="utf-8")
+    parser.add_argument("--match", help="measure these, and keep the others")
+    options = parser.parse_args(arguments)
+    jobs = list(chain(rates(), matrix_states(), judging()))
+    wanted = re.compile(options.match or "")
+    asked = [job for job in jobs if wanted.search(f"{job.name}, {job.shape}")]
+    if not asked:
+        raise SystemExit(f"--match {options.match}: no figure has it")
+    written = Page(options.output, environment(()) | {"commit": commit_here()})
+    if options.match:
+        written.take_up()
+    order = [job.key for job in jobs]
+    for job in asked:
+        written.add(job)
+        figure = written.figures.get(job.key)
+        told = written.failures.get(job.key, "")
+        value = told if figure is None else f"{figure.value:.4g}"
+        print(job.name, job.shape, value, flush=True)
+        written.write(order)
+    missed = [key for key, figure in written.figures.items() if not figure.passed]
+    return int(bool(missed or written.failures))
 
 
 if __name__ == "__main__":

@@ -196,7 +196,17 @@ def _shifted(x: Known, filler: float, *, first: bool = True) -> Known:
     return Known(longer(x.value, filler), longer(x.radius, 0.0))
 
 
+def norms(x: FloatArray, pattern: str, axis: int) -> FloatArray:
+    """2-norms over an axis; `pattern` sums products so, in one pass where x is here.
+
+    For arrays of a card that would be products of matrices, of a library that CuPy
+    works without.
+    """
+    if isinstance(x, np.ndarray):
+        found: FloatArray = np.sqrt(np.einsum(pattern, x, x))
+        return found
+    return np.sqrt((x * x).sum(axis))
+
+
 def _norm(x: FloatArray) -> FloatArray:
-    """2-norms over the last axis."""
-    found: FloatArray = np.sqrt(np.einsum("...k,...k->...", x, x))
-    return found
+    return norms(x, "...k,...k->...", -1)

@@ -54,11 +54,16 @@ EXPRESSIONS = {
     ),
     "bounds_tile.cu": (
         *(
-            f"{kernel}<{trees}, {compensated}>"
-            for kernel in ("error_forward", "error_adjoint", "error_end")
+            f"{kernel}<{trees}, {compensated}{keys}>"
+            for kernel, keys in (
+                *(("error_forward", f", {keys}") for keys in (4, 2, 1)),
+                ("error_adjoint", ""),
+                ("error_end", ""),
+            )
             for trees in ("false", "true")
             for compensated in ("false", "true")
         ),
+        "error_product",
         "moment_forward",
     ),
     "double_double_elementwise.cu": tuple(

@@ -17,6 +17,7 @@ from scancheck.oracles.fp64_scan import PARTS
 
 SOURCE = "fp64_scan.cu"
 KEYS = 8  # states of a thread
+IN_ORDER = 16  # keys whose readouts are summed in order
 STATE_AXES, LANE_AXES = (0, 2, 3), (0, 1, 3)  # of [G, K, L] and [G, T, L]
 
 # Tiles in units of the engine's: forwards all steps at once where a tile of balls takes
@@ -195,11 +196,12 @@ def _scan_keys(
     whole = xp.empty((2, groups, steps + 1, keys, lanes)) if keep else None
     if whole is not None:
         whole[:, :, 0] = state[:2]
-    for first, some in key_ranges(keys, KEYS):
+    for first, some, shares in key_passes(keys, KEYS):
+        room = out if shares == 1 else xp.empty((shares, *out.shape))
         cuda_card.launch(
             SOURCE,
             _name("scan_keys", some, waits, companions, exact),
-            groups * lanes,
+            shares * groups * lanes,
             [
                 _operand(w.times if waits else w),
                 _operand(rates),
@@ -207,12 +209,14 @@ def _scan_keys(
                 _operand(k),
                 _operand(r),
                 _rooms(state, parts, STATE_AXES),
-                _rooms(out, parts, LANE_AXES),
+                _rooms(room if shares == 1 else room[0], parts, LANE_AXES),
                 _kept_room(whole),
                 cuda_card.count(groups, steps, keys, lanes),
-                cuda_card.count(first),
+                cuda_card.count(first, shares, out.size),
             ],
         )
+        if shares > 1:
+            out = room.sum(0)  # radii are those of sums in any order
     return out, None if whole is None else CudaBall(*whole)
 
 
@@ -227,6 +231,20 @@ def _kept_room(whole: Any) -> cuda_card.Argument:
     """Room for S_1 .. S_T."""
     parts = (None, None) if whole is None else whole[:, :, 1:]
     return cuda_card.room(parts)
+
+
+def key_passes(keys: int, most: int) -> list[tuple[int, int, int]]:
+    """First key, keys of a thread, and threads side by side of each pass.
+
+    Up to IN_ORDER keys are taken one after the other, so that sums have the order of
+    the CPU. More are shared between threads: where states are matrices there are few
+    lanes to keep a card busy. What is left over comes after them.
+    """
+    if keys <= IN_ORDER:
+        return [(first, some, 1) for first, some in key_ranges(keys, most)]
+    whole = keys // most
+    rest = key_ranges(keys - whole * most, most)
+    return [(0, most, whole), *((whole * most + first, n, 1) for first, n in rest)]
 
 
 def key_ranges(keys: int, most: int) -> list[tuple[int, int]]:
@@ -244,4 +262,4 @@ def cuda_stretch(gradients: bool) -> int:
     return ADJOINT_STRETCH if gradients else FORWARD_STRETCH
 
 
-__all__ = ["CudaFp64System", "cuda_stretch", "key_ranges"]
+__all__ = ["CudaFp64System", "cuda_stretch", "key_passes", "key_ranges"]

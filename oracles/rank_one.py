@@ -18,6 +18,7 @@ from scancheck.oracles.columns import (
     Known,
     Machine,
     Roundings,
+    norms,
     run_back,
     run_columns,
 )
@@ -111,8 +112,7 @@ def operands_of(lowered: Lowered, numbers: Mapping[str, Known]) -> dict[str, Kno
 
 def column_norms(radius: FloatArray) -> FloatArray:
     """2-norms of radii [G, K, L] over the keys; [G, 1, L] are norms already."""
-    norms: FloatArray = np.sqrt(np.einsum("gkl,gkl->gl", radius, radius))
-    return norms
+    return norms(radius, "gkl,gkl->gl", 1)
 
 
 def _operands(lowered: Lowered, names: tuple[str, ...]) -> dict[str, Known]:

@@ -5,7 +5,6 @@
 
 using In = Operand<4>;
 using MomentIn = Operand<2>;
-constexpr int COMPONENTS = 11, NUMBER = 4;
 
 __device__ __forceinline__ ErrorNumber number_at(const In& x, long long g, long long t,
                                                  long long k, long long l) {
@@ -13,31 +12,44 @@ __device__ __forceinline__ ErrorNumber number_at(const In& x, long long g, long 
             x.at(3, g, t, k, l)};
 }
 
-// Entry i of arrays [COMPONENTS, count].
+// Entry i of arrays [COMPONENTS, count]; what a kernel in order does not use is zero.
+template <bool TREES, bool COMPENSATED>
 __device__ __forceinline__ ErrorState load(const double* s, long long i,
                                            long long count) {
     ErrorState e;
+    e.size = e.stored = e.floor = e.top = e.reach = e.rest = e.span = 0.0;
     e.value = s[i];
-    e.size = s[count + i];
     e.error = s[2 * count + i];
-    e.stored = s[3 * count + i];
-    e.floor = s[4 * count + i];
-    e.top = s[5 * count + i];
-    e.reach = s[6 * count + i];
-    e.rest = s[7 * count + i];
-    e.span = s[8 * count + i];
     e.peak = s[9 * count + i];
     e.running = s[10 * count + i];
+    if (TREES || COMPENSATED) e.rest = s[7 * count + i];
+    if (TREES) {
+        e.size = s[count + i];
+        e.stored = s[3 * count + i];
+        e.floor = s[4 * count + i];
+        e.top = s[5 * count + i];
+        e.reach = s[6 * count + i];
+        e.span = s[8 * count + i];
+    }
     return e;
 }
 
+template <bool TREES, bool COMPENSATED>
 __device__ __forceinline__ void store(double* s, long long i, long long count,
                                       const ErrorState& e) {
-    const Rounded parts[COMPONENTS] = {e.value, e.size,  e.error, e.stored,
-                                       e.floor, e.top,   e.reach, e.rest,
-                                       e.span,  e.peak,  e.running};
-#pragma unroll
-    for (int p = 0; p < COMPONENTS; ++p) s[p * count + i] = parts[p].x;
+    s[i] = e.value.x;
+    s[2 * count + i] = e.error.x;
+    s[9 * count + i] = e.peak.x;
+    s[10 * count + i] = e.running.x;
+    if (TREES || COMPENSATED) s[7 * count + i] = e.rest.x;
+    if (TREES) {
+        s[count + i] = e.size.x;
+        s[3 * count + i] = e.stored.x;
+        s[4 * count + i] = e.floor.x;
+        s[5 * count + i] = e.top.x;
+        s[6 * count + i] = e.reach.x;
+        s[8 * count + i] = e.span.x;
+    }
 }
 
 // Rows of a state kept or read out, each `stride` from the next.
@@ -60,62 +72,136 @@ __device__ __forceinline__ void as_stored(const ErrorState& s, const Coefficient
     e = e + (Rounded(c.state_u) * top + c.state_eta);
 }
 
-template <bool TREES, bool COMPENSATED>
+// x y as ErrorNumber multiplies.
+__device__ __forceinline__ ErrorNumber product(const ErrorNumber& x,
+                                               const ErrorNumber& y, Rounded u,
+                                               Rounded eta) {
+    ErrorNumber z;
+    z.value = x.value * y.value;
+    z.size = x.size * y.size;
+    const Rounded e = x.size * y.error + x.error * (y.size + y.error);
+    z.error = e + (u * (z.size + e) + eta);
+    z.peak = raised(raised(z.size + z.error, x.peak), y.peak);
+    return z;
+}
+
+struct Rounding {
+    double u, eta;
+};
+
+// Products entry by entry; sizes of 1 are repeated.
 __global__ void __launch_bounds__(128)
-    error_forward(In w, In x, In r, bool has_r, double* s, Coefficients c, double* o,
-                  double* states, long long start, long long every, const Path* path,
-                  Shape shape) {
-    const long long index = thread_index();
-    if (index >= shape.groups * shape.lanes) return;
-    long long g, l;
-    split(index, shape.lanes, g, l);
+    error_product(In x, In y, Rounding rounding, Room<4> out, Shape shape) {
+    const long long i = thread_index();
+    if (i >= shape.groups * shape.steps * shape.keys * shape.lanes) return;
+    long long row, slab, g, t, k, l;
+    split(i, shape.lanes, row, l);
+    split(row, shape.keys, slab, k);
+    split(slab, shape.steps, g, t);
+    const ErrorNumber z = product(number_at(x, g, t, k, l), number_at(y, g, t, k, l),
+                                  rounding.u, rounding.eta);
+    out.at(0, g, t, k, l) = z.value.x;
+    out.at(1, g, t, k, l) = z.size.x;
+    out.at(2, g, t, k, l) = z.error.x;
+    out.at(3, g, t, k, l) = z.peak.x;
+}
+
+// The format that what is written is rounded into; without one it stays as it is.
+struct Cast {
+    double given, u, eta, largest;
+};
+
+// What step t writes into the state of a key: v, or k v.
+__device__ __forceinline__ ErrorNumber written(const In& k, bool has_k,
+                                               const ErrorNumber& v, const Cast& cast,
+                                               const Coefficients& c, long long g,
+                                               long long t, long long key, long long l) {
+    ErrorNumber x = has_k ? product(number_at(k, g, t, key, l), v, c.u, c.eta) : v;
+    if (cast.given > 0.0) {
+        const Rounded top = size_of(x.value) + x.error;
+        if (!(top <= cast.largest)) x.peak = infinity();
+        x.error = x.error + (Rounded(cast.u) * top + cast.eta);
+        x.peak = raised(x.peak, x.size + x.error);
+    }
+    return x;
+}
+
+// The keys first..first + KEYS - 1 of every lane, step by step. Readouts go on from
+// those of the keys before, so that sums are formed in order. With several parts the
+// next KEYS are another thread's, whose readouts begin anew `apart` entries further on.
+template <bool TREES, bool COMPENSATED, int KEYS>
+__global__ void __launch_bounds__(128)
+    error_forward(In w, In v, In k, In r, bool has_k, bool has_r, Cast cast, double* s,
+                  Coefficients c, double* o, double* states, long long start,
+                  long long every, const Path* path, Shape shape, Passes passes) {
+    const long long index = thread_index(), threads = shape.groups * shape.lanes;
+    if (index >= passes.parts * threads) return;
+    long long part, rest, g, l;
+    split(index, threads, part, rest);
+    split(rest, shape.lanes, g, l);
+    const long long first = passes.first + part * KEYS;
     const long long count = shape.groups * shape.keys * shape.lanes;
     const long long outs = shape.groups * shape.steps * shape.lanes;
     const long long kept = (shape.steps + 1) * count;
     const Rounded u = c.u, eta = c.eta;
-    const bool stores = c.state_u > 0.0;
+    const bool stores = c.state_u > 0.0, begun = passes.first > 0;
     const Divisor one_less(Rounded(1.0) - u);
-    for (long long k = 0; k < shape.keys; ++k) {
-        const long long i = (g * shape.keys + k) * shape.lanes + l;
-        ErrorState one = load(s, i, count);
+    const long long place = (g * shape.keys + first) * shape.lanes + l;
+    ErrorState ones[KEYS];
+#pragma unroll
+    for (int i = 0; i < KEYS; ++i) {
+        const long long at = place + i * shape.lanes;
+        ones[i] = load<TREES, COMPENSATED>(s, at, count);
         if (states) {
-            Rounded e = settle<TREES, COMPENSATED>(one, c, path[start]);
-            Rounded peak = one.peak;
-            if (stores && start % every == 0) as_stored(one, c, e, peak);
-            write_state<TREES>(states + i, kept, one, e, peak);
+            Rounded e = settle<TREES, COMPENSATED>(ones[i], c, path[start]);
+            Rounded peak = ones[i].peak;
+            if (stores && start % every == 0) as_stored(ones[i], c, e, peak);
+            write_state<TREES>(states + at, kept, ones[i], e, peak);
         }
-        for (long long t = 0; t < shape.steps; ++t) {
-            const long long here = start + t;
-            advance<TREES, COMPENSATED>(one, number_at(w, g, t, k, l),
-                                        number_at(x, g, t, k, l), c, one_less,
-                                        here % every == 0, path[here]);
+    }
+    double* out = o + part * passes.apart + g * shape.steps * shape.lanes + l;
+    for (long long t = 0; t < shape.steps; ++t, out += shape.lanes) {
+        const long long here = start + t;
+        const ErrorNumber value = number_at(v, g, t, 0, l);
+        ErrorNumber sum = {0.0, 0.0, 0.0, 0.0};
+        if (begun) sum = {out[0], out[outs], out[2 * outs], out[3 * outs]};
+#pragma unroll
+        for (int i = 0; i < KEYS; ++i) {
+            ErrorState& one = ones[i];
+            const ErrorNumber x =
+                written(k, has_k, value, cast, c, g, t, first + i, l);
+            advance<TREES, COMPENSATED>(one, number_at(w, g, t, first + i, l), x, c,
+                                        one_less, here % every == 0, path[here]);
             one.running = infinity();
             Rounded e = settle<TREES, COMPENSATED>(one, c, path[here + 1]);
             Rounded peak = one.peak;
             if (stores && (here + 1) % every == 0) as_stored(one, c, e, peak);
             const Rounded size = TREES ? one.size : size_of(one.value);
             if (states)
-                write_state<TREES>(states + (t + 1) * count + i, kept, one, e, peak);
-            double* out = o + (g * shape.steps + t) * shape.lanes + l;
+                write_state<TREES>(states + (t + 1) * count + place + i * shape.lanes,
+                                   kept, one, e, peak);
             if (has_r) {
-                const ErrorNumber rt = number_at(r, g, t, k, l);
+                const ErrorNumber rt = number_at(r, g, t, first + i, l);
                 const Rounded m = rt.size * size;
                 Rounded pe = rt.size * e + rt.error * (size + e);
                 pe = pe + (u * (m + pe) + eta);
-                out[0] = (Rounded(out[0]) + rt.value * one.value).x;
-                out[outs] = (Rounded(out[outs]) + m).x;
-                out[2 * outs] = (Rounded(out[2 * outs]) + pe).x;
+                sum.value = sum.value + rt.value * one.value;
+                sum.size = sum.size + m;
+                sum.error = sum.error + pe;
                 const Rounded top = raised(raised(one.peak, rt.peak), m + pe);
-                out[3 * outs] = raised(out[3 * outs], top).x;
+                sum.peak = raised(sum.peak, top);
             } else {
-                out[0] = one.value.x;
-                out[outs] = size.x;
-                out[2 * outs] = e.x;
-                out[3 * outs] = one.peak.x;
+                sum = {one.value, size, e, one.peak};
             }
         }
-        store(s, i, count, one);
+        out[0] = sum.value.x;
+        out[outs] = sum.size.x;
+        out[2 * outs] = sum.error.x;
+        out[3 * outs] = sum.peak.x;
     }
+#pragma unroll
+    for (int i = 0; i < KEYS; ++i)
+        store<TREES, COMPENSATED>(s, place + i * shape.lanes, count, ones[i]);
 }
 
 template <bool TREES, bool COMPENSATED>
@@ -130,7 +216,7 @@ __global__ void __launch_bounds__(128)
     split(i, shape.lanes, row, l);
     split(row, shape.keys, g, k);
     const Divisor one_less(Rounded(1.0) - c.u);
-    ErrorState one = load(s, i, count);
+    ErrorState one = load<TREES, COMPENSATED>(s, i, count);
     ErrorNumber above = {next_w[i], next_w[count + i], next_w[2 * count + i],
                          next_w[3 * count + i]};
     for (long long t = shape.steps - 1; t >= 0; --t) {
@@ -143,10 +229,11 @@ __global__ void __launch_bounds__(128)
                            one.peak);
         above = number_at(w, g, t, k, l);
     }
-    store(s, i, count, one);
-    const Rounded parts[NUMBER] = {above.value, above.size, above.error, above.peak};
-#pragma unroll
-    for (int p = 0; p < NUMBER; ++p) next_w[p * count + i] = parts[p].x;
+    store<TREES, COMPENSATED>(s, i, count, one);
+    next_w[i] = above.value.x;
+    next_w[count + i] = above.size.x;
+    next_w[2 * count + i] = above.error.x;
+    next_w[3 * count + i] = above.peak.x;
 }
 
 // Final states with their total errors, [5, count].
@@ -156,7 +243,7 @@ __global__ void __launch_bounds__(128)
               long long count) {
     const long long i = thread_index();
     if (i >= count) return;
-    ErrorState one = load(s, i, count);
+    ErrorState one = load<TREES, COMPENSATED>(s, i, count);
     const Rounded e = settle<TREES, COMPENSATED>(one, c, *path);
     write_state<TREES>(out + i, count, one, one.running < e ? one.running : e,
                        one.peak);

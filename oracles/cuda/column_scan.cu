@@ -17,6 +17,11 @@ struct Rows {
     __device__ __forceinline__ double at(long long t, long long i) const {
         return here[t * step + i * next];
     }
+    __device__ __forceinline__ void prefetch(long long t, long long i) const {
+#ifdef __CUDACC__
+        asm volatile("prefetch.global.L1 [%0];" ::"l"(here + t * step + i * next));
+#endif
+    }
 };
 
 // Up to KEYS keys, in registers while they fit, else in local memory.
@@ -26,6 +31,7 @@ __global__ void column_scan(In w, In p, In q, In k, In r, In v, In grow, In loss
                             double* error, double* o, double* states, double* errors,
                             Shape shape) {
     constexpr int UNROLLED = KEYS <= 64 ? KEYS : 8;
+    constexpr int WARP = 32, SECTOR = 4;  // threads, and doubles that memory gives at once
     const long long index = thread_index(), lanes = shape.lanes, steps = shape.steps;
     if (index >= shape.groups * lanes) return;
     long long g, l;
@@ -43,6 +49,15 @@ __global__ void column_scan(In w, In p, In q, In k, In r, In v, In grow, In loss
     }
     const long long whole = shape.groups * steps * lanes;
     for (long long t = 0; t < steps; ++t) {
+        // Threads of a warp read the same rows: each fetches its share of the next ones.
+        if (t + 1 < steps)
+            for (int i = threadIdx.x % WARP * SECTOR; i < keys; i += WARP * SECTOR) {
+                qs.prefetch(t + 1, i);
+                ws.prefetch(t + 1, i);
+                ps.prefetch(t + 1, i);
+                ks.prefetch(t + 1, i);
+                rs.prefetch(t + 1, i);
+            }
         const double lost = losses.at(t, 0);
         e = (grows.at(t, 0) + lost) * e + lost * sqrt(size);
         double inner[4] = {0.0, 0.0, 0.0, 0.0}, out[4] = {0.0, 0.0, 0.0, 0.0};

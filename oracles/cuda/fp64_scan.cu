@@ -60,6 +60,15 @@ struct StateWriter {
           m(room, M, g, 0, l),
           w(room, W, g, 0, l),
           v(room, V, g, 0, l) {}
+    __device__ __forceinline__ void skip(long long entries) {
+        value.here += entries;
+        radius.here += entries;
+        if (COMPANIONS) {
+            m.here += entries;
+            w.here += entries;
+            v.here += entries;
+        }
+    }
     __device__ __forceinline__ void put(const State& s) {
         value.put(s.value.x);
         radius.put(s.radius.x);
@@ -117,18 +126,22 @@ __global__ void __launch_bounds__(128)
 }
 
 // The keys first..first + KEYS - 1 of every lane, each with a state. Readouts go on
-// from those of the keys before, so that sums are formed in order. RAISED: w is a time,
+// from those of the keys before, so that sums are formed in order. With several parts
+// the next KEYS are another thread's, whose readouts begin anew `apart` entries further
+// on. RAISED: w is a time,
 // and exp(w rate) the decay. EXACT: rates, keys and readouts have no radii, and keys and
 // readouts of a step lie side by side. What does not depend on each other stands side by
 // side, so that it is computed at once.
 template <int KEYS, bool RAISED, bool COMPANIONS, bool EXACT>
 __global__ void __launch_bounds__(128)
     scan_keys(In w, In rate, In v, In k, In r, Room<5> state, Room<5> out, Room<2> states,
-              Shape shape, long long first) {
-    const long long index = thread_index();
-    if (index >= shape.groups * shape.lanes) return;
-    long long g, l;
-    split(index, shape.lanes, g, l);
+              Shape shape, Passes passes) {
+    const long long index = thread_index(), threads = shape.groups * shape.lanes;
+    if (index >= passes.parts * threads) return;
+    long long part, rest, g, l;
+    split(index, threads, part, rest);
+    split(rest, shape.lanes, g, l);
+    const long long first = passes.first + part * KEYS;
     const double terms = static_cast<double>(shape.keys);
     State s[KEYS];
 #pragma unroll
@@ -142,7 +155,8 @@ __global__ void __launch_bounds__(128)
         for (int i = 0; i < KEYS; ++i) y[i] = ball_at(rate, g, 0, first + i, l);
     }
     StateWriter<COMPANIONS> to(out, g, l);
-    const bool begun = first > 0, keep = states.present();
+    to.skip(part * passes.apart);
+    const bool begun = passes.first > 0, keep = states.present();
     Ball next_value = values[0], next_time = RAISED ? times[0] : Ball{0.0, 0.0};
     for (long long t = 0; t < shape.steps; ++t) {
         const Ball value = next_value, time = next_time;

@@ -69,6 +69,11 @@ struct Shape {
     long long groups, steps, keys, lanes;
 };
 
+// Which keys a launch takes: from `first` on, in parts whose readouts lie `apart`.
+struct Passes {
+    long long first, parts, apart;
+};
+
 __device__ __forceinline__ long long thread_index() {
     return static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
 }

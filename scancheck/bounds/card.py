@@ -11,17 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scancheck.bounds import error_scan as scan
-from scancheck.bounds.error_number import ErrorNumber, exact_number
+from scancheck.bounds.card_number import CardErrorNumber, exact_card_number
+from scancheck.bounds.error_number import ErrorNumber
 from scancheck.bounds.error_system import ErrorSystem
 from scancheck.bounds.error_tile import STATE_ROWS
 from scancheck.bounds.moment_number import MomentNumber, given_number
 from scancheck.bounds.moment_system import MomentSystem
 from scancheck.bounds.rank_one_system import RankOneErrorSystem
-from scancheck.bounds.rules import Rules
+from scancheck.bounds.rules import Rules, Store
 from scancheck.ops.normal_form import Cotangents, Lowered, Op
 from scancheck.oracles import cuda_card
 from scancheck.oracles.cuda_columns import CARD
-from scancheck.oracles.cuda_fp64 import cuda_stretch
+from scancheck.oracles.cuda_fp64 import cuda_stretch, key_passes
 from scancheck.oracles.cuda_rungs import on_card
 from scancheck.oracles.engine import Solution, check_diagonal, solve
 from scancheck.oracles.fp64 import contract
@@ -31,6 +32,7 @@ FloatArray = NDArray[np.float64]
 Arrays = Mapping[str, FloatArray]
 
 SOURCE = "bounds_tile.cu"
+KEYS = 4  # states of a thread
 
 
 def has_card_budget(rules: Rules, log: str, gradients: bool) -> bool:
@@ -83,13 +85,15 @@ def _brought_back(solution: Solution) -> Solution:
 class CardErrorSystem(ErrorSystem):
     """The companion scans of a budget on the card."""
 
+    number = CardErrorNumber
+
     def __init__(self, rules: Rules) -> None:
         super().__init__(rules)
         self.card_path: Any = None
 
     def constant(self, values: Any) -> ErrorNumber:
         """Stored inputs, and an op's constants, which the compute format may round."""
-        return exact_number(self.rules, cuda_card.float64(values))
+        return exact_card_number(self.rules, values)
 
     def forward(
         self, lowered: Lowered, state: Any, start: int, total: int, keep: bool
@@ -99,29 +103,34 @@ class CardErrorSystem(ErrorSystem):
         xp = cuda_card.arrays()
         groups, keys, lanes = state.shape[1:]
         steps = lowered.v.shape[1]
-        s, o = state.copy(), xp.zeros((4, groups, steps, lanes))
-        room = STATE_ROWS, steps + 1, groups, keys, lanes
-        states = xp.empty(room) if keep else None
+        s, o = state.copy(), xp.empty((4, groups, steps, lanes))
+        whole = STATE_ROWS, steps + 1, groups, keys, lanes
+        states = xp.empty(whole) if keep else None
         # Held until the launch: an address alone keeps no array.
         w = self._cast(lowered.w, self.rules.decay_cast)
-        x = self.written(lowered)
-        self._launch(
-            "error_forward",
-            groups * lanes,
-            _operand(w),
-            _operand(x),
-            _operand(lowered.r),
-            cuda_card.flag(lowered.r is not None),
-            cuda_card.pointer(s),
-            cuda_card.numbers(*self.coefficients),
-            cuda_card.pointer(o),
-            cuda_card.pointer(states),
-            cuda_card.count(start),
-            cuda_card.count(self.rules.state_every),
-            cuda_card.pointer(self._path_on_card(total)),
-            cuda_card.count(groups, steps, keys, lanes),
-        )
-        out = ErrorNumber(self.rules, *o)
+        v, path = lowered.v[:, :, None, :], self._path_on_card(total)
+        for first, some, parts in key_passes(keys, KEYS):
+            room = o if parts == 1 else xp.empty((parts, *o.shape))
+            self._launch(
+                f"error_forward, {some}",
+                parts * groups * lanes,
+                *(_operand(x) for x in (w, v, lowered.k, lowered.r)),
+                *(cuda_card.flag(x is not None) for x in (lowered.k, lowered.r)),
+                _cast_of(self.rules.drive_cast),
+                cuda_card.pointer(s),
+                cuda_card.numbers(*self.coefficients),
+                cuda_card.pointer(room),
+                cuda_card.pointer(states),
+                cuda_card.count(start),
+                cuda_card.count(self.rules.state_every),
+                cuda_card.pointer(path),
+                cuda_card.count(groups, steps, keys, lanes),
+                cuda_card.count(first, parts, o.size),
+            )
+            if parts > 1:
+                # Beside the values these are bounds, which hold for every order.
+                o[:3], o[3] = room[:, :3].sum(0), room[:, 3].max(0)
+        out = self.number(self.rules, *o)
         if lowered.r is not None:
             out = out.summed(keys - 1)
             out.terms = keys
@@ -172,7 +181,7 @@ class CardErrorSystem(ErrorSystem):
             cuda_card.pointer(out),
             cuda_card.count(count),
         )
-        return ErrorNumber(self.rules, *out[:4]).stored(self.rules.state_store)
+        return self.number(self.rules, *out[:4]).stored(self.rules.state_store)
 
     def _path_on_card(self, total: int) -> Any:
         path = self.path(total)
@@ -181,8 +190,10 @@ class CardErrorSystem(ErrorSystem):
         return self.card_path
 
     def _launch(self, kernel: str, threads: int, *arguments: Any) -> None:
+        """Launches a kernel; the number of its keys may stand behind its name."""
         flags = bool(self.coefficients[scan.TREES]), bool(self.coefficients[scan.COMP])
-        options = ", ".join(str(flag).lower() for flag in flags)
+        kernel, *keys = kernel.split(", ")
+        options = ", ".join([*(str(flag).lower() for flag in flags), *keys])
         cuda_card.launch(SOURCE, f"{kernel}<{options}>", threads, arguments)
 
 
@@ -190,14 +201,19 @@ class CardRankOneSystem(RankOneErrorSystem):
     """The columns of a rank-one transition on the card."""
 
     machine = CARD
+    number = CardErrorNumber
 
     def constant(self, values: Any) -> ErrorNumber:
         """Stored inputs, and an op's constants, which the compute format may round."""
-        return exact_number(self.rules, cuda_card.float64(values))
+        return exact_card_number(self.rules, values)
 
     def running_maximum(self, x: Any) -> Any:
-        """On the CPU, and back: the card's arrays have no such scan."""
-        return cuda_card.float64(super().running_maximum(cuda_card.on_cpu(x)))
+        """Over twice as many steps each time: the card's arrays have no such scan."""
+        found, reach = x.copy(), 1
+        while reach < found.shape[1]:
+            found[:, reach:] = np.maximum(found[:, reach:], found[:, :-reach])
+            reach *= 2
+        return found
 
     def contracted(
         self, lowered: Lowered, states: Any, obar: Any, inside: Any
@@ -243,6 +259,13 @@ class CardMomentSystem(MomentSystem):
 
 def _cast(x: MomentNumber, cast: Any) -> MomentNumber:
     return x if cast is None else x.stored(cast)
+
+
+def _cast_of(store: Store | None) -> cuda_card.Argument:
+    """The struct Cast of the source."""
+    if store is None:
+        return cuda_card.numbers(0.0, 0.0, 0.0, 0.0)
+    return cuda_card.numbers(1.0, store.u, store.eta, store.largest)
 
 
 def _operand(x: Any, parts: int = 4) -> cuda_card.Argument:

@@ -40,6 +40,7 @@ class ErrorSystem:
     """
 
     general = False
+    number = ErrorNumber  # the kind of those that scans give
 
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
@@ -117,7 +118,7 @@ class ErrorSystem:
             )
         else:
             self._run_each(lowered, state, outputs, total, keep)
-        out = ErrorNumber(self.rules, *o)
+        out = self.number(self.rules, *o)
         if lowered.r is not None:
             out = out.summed(keys - 1)
             out.terms = keys
@@ -193,7 +194,7 @@ class ErrorSystem:
         """The final state, stored in the state's format."""
         out = np.empty((STATE_ROWS, 1, *state.shape[1:]))
         settle_all(state.copy(), self.coefficients, self.path(total)[total], out)
-        number = ErrorNumber(self.rules, *out[:4, 0])
+        number = self.number(self.rules, *out[:4, 0])
         return number.stored(self.rules.state_store)
 
     def begin_adjoint(self, state: ErrorNumber) -> Any:
@@ -221,8 +222,8 @@ class ErrorSystem:
         y = bar if lowered.r is None else lowered.r * bar
         w = self._cast(lowered.w, self.rules.decay_cast)
         g, after = self.scan_back(w, y, carry, start, total)
-        inside = ErrorNumber(self.rules, *g[:4]).transpose(1, 0, 2, 3)
-        before = ErrorNumber(self.rules, *states[:4]).transpose(1, 0, 2, 3)
+        inside = self.number(self.rules, *g[:4]).transpose(1, 0, 2, 3)
+        before = self.number(self.rules, *states[:4]).transpose(1, 0, 2, 3)
         if self.rules.trees:
             inside = inside.summed(reverse_additions(self.rules.structure, total))
         cotangents = self.contracted(lowered, before, obar, inside)
@@ -341,7 +342,7 @@ class ErrorSystem:
         total = len(self._path) - 1
         if total <= 0:  # no step was taken
             return self.end(s, 0)
-        return self.end(s, total) * ErrorNumber(self.rules, *above)
+        return self.end(s, total) * self.number(self.rules, *above)
 
     def reduced(self, number: ErrorNumber, terms: int) -> ErrorNumber:
         """A gradient summed over time and batch: it has counted its terms."""

@@ -21,6 +21,7 @@ from scancheck.oracles.columns import (
     Known,
     Machine,
     Roundings,
+    norms,
     run_back,
     run_columns,
 )
@@ -90,7 +91,7 @@ class RankOneErrorSystem(ErrorSystem):
         )
         peak = self._peak(operands, found, state.peak)
         o, keys = found.o, value.shape[1]
-        out = ErrorNumber(self.rules, o.value, np.abs(o.value), o.radius, peak)
+        out = self.number(self.rules, o.value, np.abs(o.value), o.radius, peak)
         out.terms = keys
         last = peak[:, -1] if peak.shape[1] else state.peak
         states = self._numbers(found, peak, state.peak) if keep else None
@@ -129,7 +130,7 @@ class RankOneErrorSystem(ErrorSystem):
         self, columns: FloatArray, error: FloatArray, peak: FloatArray
     ) -> ErrorNumber:
         """Columns [..., K, L] with an error norm and a peak [..., L] for each."""
-        return ErrorNumber(
+        return self.number(
             self.rules,
             columns,
             np.abs(columns),
@@ -160,7 +161,7 @@ class RankOneErrorSystem(ErrorSystem):
         found = run_back(
             operands, self.roundings, carry.value, carry.error, self.machine
         )
-        size = np.sqrt(np.einsum("gtkl,gtkl->gtl", found.states, found.states))
+        size = norms(found.states, "gtkl,gtkl->gtl", 2)
         top = (size + found.errors).max(1)
         q = _top(np.abs(operands["q"].value).sum(-1))[:, None]
         peak = np.maximum(carry.peak, top * np.maximum(q, 1.0))

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 from cuda_linear_scan_page import PLAIN, SHAPES, page, share
-from cuda_oracles import page as oracle_page
 from cuda_speed import (
     Job,
     Store,
@@ -21,7 +20,6 @@ from cuda_speed import (
     read,
     reference,
 )
-from figures import Figure
 
 from scancheck.ops.linear_scan import LINEAR_SCAN
 
@@ -151,14 +149,3 @@ def test_reference_is_the_recurrence(card: str) -> None:
     assert error_of(reference(LINEAR_SCAN, {"a": a, "b": b}, {}), want) < 1e-15
     of_logs = reference(LINEAR_SCAN, {"g": a.double().log(), "b": b}, {})
     assert error_of(of_logs, want) < 1e-14
-
-
-def test_page_of_oracles_tells_what_is_missed() -> None:
-    """A figure beside its target, and where it was measured."""
-    slow = Figure(
-        name="double-double", shape="T1 D2", value=1e9, unit="/s", target=5e10
-    )
-    text = oracle_page([slow, replace(slow, value=6e10)], {"cuda_device": "X"})
-    assert "oracles on X" in text
-    assert "| double-double | T1 D2 | >= 5e+10 | 1e+09 /s | FAIL |" in text
-    assert text.count("PASS") == 1

@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 SCALARS = bool | int | float | np.generic
 # Functions whose results CuPy lays out anew; NumPy's may have the layout of operands.
 NEW = (np.concatenate, np.stack, np.where)
+# CuPy has these by way of cuBLAS, which may be missing where it works otherwise.
+OF_MATRICES = ("einsum", "matmul", "dot", "tensordot", "inner", "vdot")
 
 
 class CardArray(NDArrayOperatorsMixin):
@@ -216,9 +218,11 @@ def _cupy() -> Any:
 
 def _check_signature(function: Any, args: Any, options: dict[str, Any]) -> None:
     """Raises TypeError where CuPy has no such function with such arguments."""
+    name = function.__name__
+    if name in OF_MATRICES:
+        raise TypeError(f"{name} needs a library that CuPy may lack")
     if (cupy := _cupy()) is None:
         return
-    name = function.__name__
     if not hasattr(cupy, name):
         raise TypeError(f"CuPy has no {name}")
     if inspect.isfunction(its := getattr(cupy, name)):
