@@ -222,6 +222,7 @@ def _kernel(row: Row) -> Kernel:
         gradients=row.gradients,
         supports=(*row.tensors, *row.calls),
         unavailable=unavailable(row),
+        packages=_DISTRIBUTIONS,
         longest=LONGEST_INTERPRETED if interpreted else None,
         note=BF16_IS_WRONG if interpreted else f"each Triton kernel with {FIRST}",
         devices=("cpu",) if interpreted else ("cuda",),

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _INSTALL = "pip install 'scancheck[mamba-ssm]'"
+_PACKAGES = ("mamba-ssm",)
 _EXTENSION = "selective_scan_cuda"
 _SCAN = "ops/selective_scan_interface.py"
 _SSD = "ops/triton/ssd_combined.py"
@@ -175,6 +176,7 @@ def mamba_ssm_kernels() -> tuple[Kernel, ...]:
             supports=_TENSORS,
             layouts=layouts,
             unavailable=_on_a_device(fast),
+            packages=_PACKAGES,
             devices=("cuda",),
         ),
         Kernel(
@@ -187,6 +189,7 @@ def mamba_ssm_kernels() -> tuple[Kernel, ...]:
             supports=_TENSORS,
             layouts=layouts,
             unavailable=unavailable("selective_scan_ref", _SCAN, "einops"),
+            packages=_PACKAGES,
         ),
         Kernel(
             name="mamba_ssm.mamba_chunk_scan_combined",
@@ -201,6 +204,7 @@ def mamba_ssm_kernels() -> tuple[Kernel, ...]:
                 "dt_softplus",
             ),
             unavailable=_on_a_device(combined),
+            packages=_PACKAGES,
             devices=("cuda",),
         ),
     )

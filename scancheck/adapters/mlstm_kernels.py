@@ -197,6 +197,7 @@ def mlstm_kernels() -> tuple[Kernel, ...]:
             gradients=form.gradients,
             supports=_TENSORS,
             unavailable=unavailable(form),
+            packages=("mlstm_kernels",),
             note=f"{form.note}{LICENCE}",
         )
         for name, form in FORMS.items()
