@@ -229,6 +229,11 @@ def stretch_of(op: Op, tensors: Container[str] = (), *, gradients: bool) -> int:
     return FACTORED_STRETCH if op.factored and not (spread or gradients) else 1
 
 
+def unchanged(running: dict[str, Any]) -> dict[str, Any]:
+    """Running numbers as they are."""
+    return running
+
+
 def solve(
     system: System,
     op: Op,
@@ -238,20 +243,29 @@ def solve(
     *,
     stretch: int = 1,
     multiple: int = 1,
+    met: Callable[[dict[str, Any]], dict[str, Any]] = unchanged,
 ) -> Solution:
     """Outputs of the op on stored tensors, and gradients where cotangents are given.
 
     `cotangents` maps output names to arrays; a missing output has cotangent zero.
     A tile has up to `stretch` times TILE_ENTRIES state entries, or `multiple` steps
     where that is more; it starts at a multiple of so many steps. Sequences that are
-    called together are solved one by one.
+    called together are solved one by one. Running numbers are those that `met` makes of
+    the ones found step by step.
     """
     if op.calling is not None:
         call = Call(op, tensors, system.constant, system.reduced)
 
         def alone(bare: Op, part: Any, bars: Any) -> tuple[Any, Any]:
             one = solve(
-                system, bare, part, switches, bars, stretch=stretch, multiple=multiple
+                system,
+                bare,
+                part,
+                switches,
+                bars,
+                stretch=stretch,
+                multiple=multiple,
+                met=met,
             )
             return one.outputs, one.gradients
 
@@ -261,7 +275,7 @@ def solve(
     with np.errstate(over="ignore", invalid="ignore"):
         if op.reads_before and not system.general:
             system = DelayedSystem(system)
-        run = _Run(system, op, tensors, switches, stretch, multiple)
+        run = _Run(system, op, tensors, switches, stretch, multiple, met)
         return run.forward() if cotangents is None else run.both(cotangents)
 
 
@@ -276,6 +290,7 @@ class _Run:
         switches: Mapping[str, bool],
         stretch: int,
         multiple: int,
+        met: Callable[[dict[str, Any]], dict[str, Any]],
     ) -> None:
         self.system, self.op, self.switches = system, op, dict(switches)
         self.general = system.general
@@ -300,7 +315,7 @@ class _Run:
         self.tile = max(1, min(self.total, tokens))
         self.running: dict[str, Any] = {}
         if op.running is not None:
-            self.running = op.running.find(self.everything)
+            self.running = met(op.running.find(self.everything))
             self.time_axis |= dict.fromkeys(op.running.names, 1)
         # The one tile with its readout and states, where nothing is run twice.
         self.whole: tuple[Tile, Any, Any] | None = None

@@ -20,6 +20,7 @@ PACKAGES = (
     "jax",
     "mamba-ssm",
     "mambapy",
+    "mlstm_kernels",
     "fla-core",
     "triton",
     "transformers",

@@ -72,6 +72,7 @@ class Kernel:
     symptom: str | None = None  # for planted bugs: the cause it must be named with
     unavailable: str | None = None  # why it cannot run here, or None
     longest: int | None = None  # tokens it can be given in reasonable time
+    packages: tuple[str, ...] = ()  # distributions it is in, the likelier one first
     note: str | None = None  # what its listing says of it where it can run
     devices: tuple[str, ...] = ("cpu", "cuda")  # where it runs; the first by default
     elsewhere: Callable[..., Any] | None = None  # executes it in another process

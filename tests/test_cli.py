@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from rich.console import Console
 
 import scancheck.gate
 from scancheck import __version__
+from scancheck.adapters.catalog import adapters
 from scancheck.case import Case
 from scancheck.cli import main
 from scancheck.kernel import Kernel
@@ -485,12 +487,39 @@ def test_list_says_why_an_adapter_cannot_run(
         "theirs.scan",
         "linear_scan",
         "no",
+        "no",
         "CPU",
         "fp32",
         "no",
         "not",
         "installed",
     ]
+
+
+def test_list_says_which_version_an_adapter_is_for(
+    run: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first of a kernel's packages that is installed, also where it cannot run."""
+    theirs = Kernel(
+        name="theirs.scan",
+        op="linear_scan",
+        call=print,
+        packages=("not-there-at-all", "numpy"),
+        unavailable="of a wrong version",
+    )
+    monkeypatch.setattr("scancheck.adapters.catalog.adapters", lambda: (theirs,))
+    assert run("list", "adapters") == 0
+    row = capsys.readouterr().out.splitlines()[-1].split()
+    assert row[2:5] == ["numpy", version("numpy"), "no"]
+
+
+def test_every_adapter_names_its_package() -> None:
+    """The version in the listing is that of the distribution a kernel comes from."""
+    named = {"torch.associative_scan.generic": "torch", "flash_scan": "triton"}
+    for kernel in adapters():
+        first = named.get(kernel.name, kernel.name.partition(".")[0])
+        assert kernel.packages
+        assert first.startswith(kernel.packages[0].partition("-")[0])
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,7 @@ def test_every_family_is_registered() -> None:
         "fla",
         "jax",
         "mambapy",
+        "mlstm_kernels",
         "torch",
         "transformers",
         "mamba_ssm",

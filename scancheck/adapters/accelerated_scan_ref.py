@@ -44,4 +44,5 @@ def accelerated_scan_ref() -> Kernel:
         dtypes=("fp32", "fp64"),
         gradients=True,
         unavailable=unavailable(),
+        packages=("accelerated-scan",),
     )

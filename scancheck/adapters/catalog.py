@@ -11,6 +11,7 @@ from scancheck.adapters.jax_associative_scan import jax_associative_scan
 from scancheck.adapters.mamba_ssm import mamba_ssm_kernels
 from scancheck.adapters.mambapy_pscan import mambapy_pscan
 from scancheck.adapters.mambapy_selective_scan import mambapy_selective_scan
+from scancheck.adapters.mlstm_kernels import mlstm_kernels
 from scancheck.adapters.torch_associative_scan import torch_associative_scan
 from scancheck.adapters.transformers import transformers_kernels
 from scancheck.kernel import Kernel
@@ -27,6 +28,7 @@ def adapters() -> tuple[Kernel, ...]:
         mambapy_pscan(),
         mambapy_selective_scan("selective_scan"),
         mambapy_selective_scan("selective_scan_seq"),
+        *mlstm_kernels(),
         torch_associative_scan("generic"),
         torch_associative_scan("pointwise"),
         *transformers_kernels(),

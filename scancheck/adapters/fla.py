@@ -232,6 +232,7 @@ def _kernel(row: Row) -> Kernel:
         gradient_sizes=gradient_sizes(row, interpreted=interpreted),
         supports=(*row.tensors, *row.calls),
         unavailable=unavailable(row),
+        packages=_DISTRIBUTIONS,
         longest=LONGEST_INTERPRETED if interpreted else None,
         note=note,
         devices=("cpu",) if interpreted else ("cuda",),

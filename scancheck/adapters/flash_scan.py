@@ -52,6 +52,7 @@ def flash_scan() -> Kernel:
         gradients=True,
         edge_sizes=True,
         unavailable=unavailable(),
+        packages=("triton",),
         longest=LONGEST_INTERPRETED if interpreted else None,
         note=BF16_IS_WRONG if interpreted else None,
         devices=("cpu",) if interpreted else ("cuda",),

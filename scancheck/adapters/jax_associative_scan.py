@@ -79,5 +79,6 @@ def jax_associative_scan() -> Kernel:
         dtypes=("fp32", "fp64"),
         gradients=True,
         unavailable=unavailable(),
+        packages=("jax",),
         devices=("cpu",),
     )

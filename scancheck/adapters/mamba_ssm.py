@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _INSTALL = "pip install 'scancheck[mamba-ssm]'"
+_PACKAGES = ("mamba-ssm",)
 _EXTENSION = "selective_scan_cuda"
 _SCAN = "ops/selective_scan_interface.py"
 _SSD = "ops/triton/ssd_combined.py"
@@ -180,6 +181,7 @@ def mamba_ssm_kernels() -> tuple[Kernel, ...]:
             supports=_TENSORS,
             layouts=layouts,
             unavailable=_on_a_device(fast),
+            packages=_PACKAGES,
             devices=("cuda",),
         ),
         Kernel(
@@ -192,6 +194,7 @@ def mamba_ssm_kernels() -> tuple[Kernel, ...]:
             supports=_TENSORS,
             layouts=layouts,
             unavailable=unavailable("selective_scan_ref", _SCAN, "einops"),
+            packages=_PACKAGES,
         ),
         Kernel(
             name="mamba_ssm.mamba_chunk_scan_combined",
@@ -207,6 +210,7 @@ def mamba_ssm_kernels() -> tuple[Kernel, ...]:
             ),
             unavailable=_on_a_device(combined),
             note=f"each Triton kernel with {FIRST}",
+            packages=_PACKAGES,
             devices=("cuda",),
         ),
     )

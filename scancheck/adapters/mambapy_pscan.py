@@ -38,4 +38,5 @@ def mambapy_pscan() -> Kernel:
         dtypes=("fp32", "fp64"),
         gradients=True,
         unavailable=unavailable(),
+        packages=("mambapy",),
     )

@@ -67,4 +67,5 @@ def mambapy_selective_scan(method: str) -> Kernel:
         dtypes=("fp32", "fp64"),
         gradients=True,
         unavailable=unavailable(),
+        packages=("mambapy",),
     )

@@ -87,4 +87,5 @@ def torch_associative_scan(mode: str) -> Kernel:
         dtypes=("fp32", "fp64"),
         gradients=True,
         unavailable=unavailable(mode),
+        packages=("torch",),
     )

@@ -300,6 +300,7 @@ def transformers_kernels() -> tuple[Kernel, ...]:
             gradients=True,
             supports=row.tensors,
             unavailable=unavailable(row),
+            packages=("transformers",),
         )
         for row in ROWS
     )

@@ -21,12 +21,13 @@ from scancheck.bounds.operands import check_matrix_products
 from scancheck.bounds.rank_one_chunk_system import RankOneChunkSystem
 from scancheck.bounds.rank_one_system import RankOneErrorSystem
 from scancheck.bounds.rules import Rules, rules_for, storage_error
+from scancheck.bounds.summed_maximum import with_chunk_sums
 from scancheck.contract import Contract, of_gradients
 from scancheck.errors import CaseInvalid
 from scancheck.formats import FORMATS
 from scancheck.ops.normal_form import Op, spec_of
 from scancheck.oracles.ball import INFLATION
-from scancheck.oracles.engine import Solution, solve, stretch_of
+from scancheck.oracles.engine import Solution, solve, stretch_of, unchanged
 
 FloatArray = NDArray[np.float64]
 
@@ -142,15 +143,20 @@ def _solved(
     system: ErrorSystem = ErrorSystem(rules)
     if log != "none":
         system = LogChunkSystem(rules, log)
+    met = unchanged
+    if op.running is not None and log != "none" and rules.structure.kind == "chunk":
+        met = partial(with_chunk_sums, rules)
     in_chunks = op.matrix_products and rules.structure.kind == "chunk"
     if rules.operand_cast is not None or (in_chunks and log in PRODUCT_FORMS):
         products = MatrixProductSystem(system, rules, factored=log == "factored")
-        run = partial(solve, products, op, tensors, switches, cotangents)
+        run = partial(solve, products, op, tensors, switches, cotangents, met=met)
         return _with_terms(system, cotangents, run)
     stretch = 1
     if system.in_rows:
         stretch = stretch_of(op, tensors, gradients=cotangents is not None)
-    run = partial(solve, system, op, tensors, switches, cotangents, stretch=stretch)
+    run = partial(
+        solve, system, op, tensors, switches, cotangents, stretch=stretch, met=met
+    )
     return _with_terms(system, cotangents, run)
 
 

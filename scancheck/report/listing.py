@@ -1,7 +1,9 @@
 """What there is, as tables: kernels, ops, recipes, formats, contract keys, adapters."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import fields
+from importlib.metadata import PackageNotFoundError, version
 
 from rich.markup import escape
 from rich.table import Table
@@ -89,16 +91,25 @@ def _algorithm(contract: Contract | None) -> str:
 
 
 def _adapters(adapters: Iterable[Kernel]) -> Table:
-    columns = ("name", "op", "here", "device", "dtypes", "gradients", "note")
+    traits = ("installed", "here", "device", "dtypes", "gradients")
+    columns = ("name", "op", *traits, "note")
     table = _table("adapters", *columns)
     for kernel in adapters:
         here = "no" if kernel.unavailable else "yes"
         note = kernel.unavailable or kernel.note or ""
         device = kernel.devices[0].upper()
-        table.add_row(
-            kernel.name, kernel.op, here, device, *_traits(kernel), escape(note)
-        )
+        installed = _installed(kernel.packages)
+        row = (kernel.name, kernel.op, installed, here, device, *_traits(kernel))
+        table.add_row(*row, escape(note))
     return table
+
+
+def _installed(packages: Iterable[str]) -> str:
+    """The first of the packages that is installed, with its version."""
+    for package in packages:
+        with suppress(PackageNotFoundError):
+            return f"{package} {version(package)}"
+    return "no"
 
 
 def _traits(kernel: Kernel) -> tuple[str, str]:

@@ -25,7 +25,7 @@ from scancheck.runner import accepted_parameters, execute
 
 LINEAR_SCAN, SELECTIVE_SCAN = OPS["linear_scan"], OPS["selective_scan"]
 # The many kernels of these packages have tests of their own.
-OTHERS = ("fla.", "flash_scan", "mamba_ssm.", "transformers.")
+OTHERS = ("fla.", "flash_scan", "mamba_ssm.", "mlstm_kernels.", "transformers.")
 BY_NAME = {k.name: k for k in adapters() if not k.name.startswith(OTHERS)}
 AVAILABLE = [kernel for kernel in BY_NAME.values() if kernel.unavailable is None]
 LINEAR = [kernel for kernel in AVAILABLE if kernel.op == "linear_scan"]
