@@ -233,8 +233,9 @@ def page(found: list[Row], device: str, folder: Path) -> str:
         f"# Other people's kernels, judged on {device}\n\n"
         f"{len(found)} kernels x dtypes: {verdicts}. Of {versions}. The whole verdict "
         "of each line is beside this page as JSON; its cases are replayed with "
-        "`scancheck verify KERNEL --dtype D --case ID`. rho: largest RMS error over the predicted "
-        "one; bits: effective precision of the worst output, median over cases. Commit "
+        "`scancheck verify KERNEL --dtype D --case ID`. rho: largest RMS error over "
+        "the predicted one; bits: effective precision of the worst output, median over "
+        "cases. Commit "
         f"{commits}. Made by `{COMMAND}`.\n\n"
         + table(
             [name.replace("_", " ") for name in SHOWN],
