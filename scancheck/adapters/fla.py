@@ -29,6 +29,7 @@ from scancheck.contract import Contract, Structure
 from scancheck.kernel import Kernel
 from scancheck.kernels.cuda.toolkit import device_unavailable
 from scancheck.ops import op_named
+from scancheck.ops.constant_decays import has_constant_decays
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -142,7 +143,8 @@ def _version() -> str:
 def contract_of(row: Row, *, interpreted: bool = False) -> Contract | None:
     """What a kernel's form says of its rounding; None: the default contract.
 
-    A recurrent form goes token by token. Chunks are products of operands in the dtype
+    A recurrent form goes token by token, with decays as exponentials: retention's
+    come as logs, fp32's of its constants. Chunks are products of operands in the dtype
     of the tensors, with decays as exponentials of differences of summed logs; those of
     retention and lightning_attn are logs of constants. With a rank-one transition gates
     for each key are differences within parts of 16 tokens, and logs are summed by
@@ -152,9 +154,14 @@ def contract_of(row: Row, *, interpreted: bool = False) -> Contract | None:
     gated = not {"g", "gk", "w"}.isdisjoint(row.tensors)
     summed = gated and op_named(row.op).diagonal and row.family != "hgrn"
     gradient = "reverse_cumsum" if summed else "direct"
+    constant = has_constant_decays(op_named(row.op))
     if row.form == RECURRENT:
         sequential = Structure(kind="sequential")
-        return Contract(structure=sequential, gate_gradient=gradient)
+        return Contract(
+            structure=sequential,
+            constant_decay="exp" if constant else "rounded",
+            gate_gradient=gradient,
+        )
     default = Contract()
     if row.op in INVERSES:
         assert row.chunk is not None

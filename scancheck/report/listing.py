@@ -36,6 +36,7 @@ ALGORITHM_KEYS = (
     "state_every",
     "structure",
     "log",
+    "constant_decay",
     "comp",
     "operands",
     "accumulate",
