@@ -52,6 +52,8 @@ class Contract:
     # none, diff, segsum, factored, ratio, full, renorm; gradients of full may be an
     # explicit adjoint's or those of automatic differentiation (log_reverse_mode).
     log: str = "none"
+    # Decays that are an op's constants: rounded once, or exp of their rounded logs.
+    constant_decay: str = "rounded"
     gate_gradient: str = "direct"  # of log gates: direct (w_t G_t S_{t-1}) or
     # reverse_cumsum (sums of r obar S - G x over all later steps), chunk_sums (those of
     # a chunk as its whole sum less a running one)
@@ -94,6 +96,7 @@ class Contract:
 CHOICES = {
     "fma": ("allowed", "yes", "no"),
     "log": ("none", "diff", "segsum", "factored", "ratio", "full", "renorm"),
+    "constant_decay": ("rounded", "exp"),
     "gate_gradient": ("direct", "reverse_cumsum", "chunk_sums"),
     "comp": ("none", "kahan", "full"),
     "gradient_comp": ("same", "none"),

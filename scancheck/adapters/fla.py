@@ -31,6 +31,7 @@ from scancheck.contract import Contract, Structure
 from scancheck.kernel import Kernel
 from scancheck.kernels.cuda.toolkit import device_unavailable
 from scancheck.ops import op_named
+from scancheck.ops.constant_decays import has_constant_decays
 from scancheck.recipes.taken_sizes import ONE_TO_ONE
 
 if TYPE_CHECKING:
@@ -162,7 +163,8 @@ def contract_of(row: Row, *, interpreted: bool = False) -> Contract | None:
 def _rounding_of(row: Row, *, interpreted: bool) -> Contract | None:
     """What a kernel's form says of its rounding; None: the default contract.
 
-    A recurrent form goes token by token. Chunks are products of operands in the dtype
+    A recurrent form goes token by token, with decays as exponentials: retention's
+    come as logs, fp32's of its constants. Chunks are products of operands in the dtype
     of the tensors, with decays as exponentials of differences of summed logs; those of
     retention and lightning_attn are logs of constants. With a rank-one transition gates
     for each key are differences within parts of 16 tokens, and logs are summed by
@@ -175,10 +177,12 @@ def _rounding_of(row: Row, *, interpreted: bool) -> Contract | None:
     summed = gated and op_named(row.op).diagonal and row.family != "hgrn"
     gradient = "reverse_cumsum" if summed else "direct"
     compute = "storage" if row.handed == KEY_SUM else "fp32"
+    constant = has_constant_decays(op_named(row.op))
     if row.form == RECURRENT:
         return Contract(
             compute=compute,
             structure=Structure(kind="sequential"),
+            constant_decay="exp" if constant else "rounded",
             gate_gradient=gradient,
         )
     default = Contract()

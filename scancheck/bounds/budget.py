@@ -25,6 +25,7 @@ from scancheck.bounds.summed_maximum import with_chunk_sums
 from scancheck.contract import Contract, of_gradients
 from scancheck.errors import CaseInvalid
 from scancheck.formats import FORMATS
+from scancheck.ops.constant_decays import by_exponentials
 from scancheck.ops.normal_form import Op, spec_of
 from scancheck.oracles.ball import INFLATION
 from scancheck.oracles.engine import Solution, solve, stretch_of, unchanged
@@ -74,7 +75,10 @@ def budget_for(
         rules_for(claim, dtype, underflow=underflow)
         for claim in (contract, of_gradients(contract))
     )
-    found = partial(_solved, contract.log, op, tensors, switches, device)
+    run = op
+    if contract.constant_decay == "exp" and contract.log == "none":
+        run = by_exponentials(op)
+    found = partial(_solved, contract.log, run, tensors, switches, device)
     if cotangents is None or backward == rules:
         forwards = backwards = found(rules, cotangents)
     else:

@@ -18,6 +18,7 @@ from scancheck.bounds.moment_system import MomentSystem
 from scancheck.bounds.rules import rules_for, storage_error
 from scancheck.contract import Contract
 from scancheck.formats import FP32
+from scancheck.ops.constant_decays import has_constant_decays
 from scancheck.ops.normal_form import Op, spec_of, state_inputs
 from scancheck.oracles.engine import solve
 
@@ -55,13 +56,16 @@ def moments_for(
     are not independent. None for compensated and log-space contracts, whose largest
     roundings are not independent either, unless operands of matrix products are
     shorter, which then have the largest ones; for transitions that are not diagonal
-    (`contract_emulation` has chunks of those); and for computation shorter than fp32:
-    there slow decays differ from one by a few ulps, and every step errs in the same
-    direction (correct bf16 scans gave rho up to 4).
+    (`contract_emulation` has chunks of those); and where every step errs in the same
+    direction: for constant decays that are exponentials (a correct fp32 kernel gave rho
+    up to 16), and for computation shorter than fp32, where slow decays differ from one
+    by a few ulps (correct bf16 scans gave rho up to 4).
 
     An output and an input never share a name, so one mapping holds both. With a CUDA
     `device` the moments of outputs alone are scanned there.
     """
+    if contract.constant_decay == "exp" and has_constant_decays(op):
+        return None
     rules = rules_for(contract, dtype)
     short = rules.compute.precision < FP32.precision
     products = rules.operand_cast is not None

@@ -20,6 +20,7 @@ from scancheck.formats import FP64, format_named
 from scancheck.kernel import Kernel
 from scancheck.metrics import measure
 from scancheck.ops.calling import op_of
+from scancheck.ops.constant_decays import has_constant_decays
 from scancheck.ops.normal_form import spec_of, state_inputs, state_outputs
 from scancheck.runner import execute
 from scancheck.runner.poison import memory_filled_with
@@ -28,6 +29,7 @@ from scancheck.verdict import RED, Check, Verdict
 # Contracts that are tried, narrowest first, on outputs that failed (semantics.md).
 WIDER = (
     "comp=none",
+    "constant_decay=exp",
     "operands=tf32",
     "state=bf16",
     "state=fp16",
@@ -282,6 +284,8 @@ def passing_contracts(report: CaseReport, claimed: Contract) -> dict[str, bool]:
     for text in WIDER:
         contract = _widened(claimed, text)
         if contract is None:
+            continue
+        if "constant_decay" in text and not has_constant_decays(op):
             continue
         try:
             budget = budget_for(op, tensors, switches, contract, report.case.dtype)

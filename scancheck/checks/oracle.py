@@ -19,6 +19,7 @@ from scancheck.kernel import Kernel
 from scancheck.metrics import TensorMetrics, measure
 from scancheck.ops import OPS
 from scancheck.ops.calling import op_of
+from scancheck.ops.constant_decays import has_constant_decays
 from scancheck.ops.normal_form import (
     Op,
     is_algebraic,
@@ -212,11 +213,13 @@ def is_exact(case: Case, inputs: Inputs, contract: Contract) -> bool:
 
     Only sums and products qualify: no contract promises that exp(0) is exactly 1.
     """
-    recipe = RECIPES.get(case.recipe)
+    op, recipe = op_of(case), RECIPES.get(case.recipe)
+    if contract.constant_decay == "exp" and has_constant_decays(op):
+        return False
     return (
         recipe is not None
         and recipe.exact
-        and is_algebraic(op_of(case), inputs.tensors)
+        and is_algebraic(op, inputs.tensors)
         and contract.log == "none"
     )
 

@@ -39,6 +39,7 @@ ALGORITHM_KEYS = (
     "state_every",
     "structure",
     "log",
+    "constant_decay",
     "comp",
     "operands",
     "accumulate",
