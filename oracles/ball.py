@@ -185,7 +185,7 @@ def _sigmoid(x: FloatArray) -> FloatArray:
 
 def exact_ball(value: FloatArray) -> Ball:
     """Stored values, known exactly: one zero, repeated, is their radius."""
-    zero = np.zeros_like(value, shape=())  # where the values are
+    zero = np.zeros_like(value, shape=1)[0]  # where the values are
     return Ball(value, np.broadcast_to(zero, value.shape))
 
 

@@ -53,6 +53,8 @@ class CardArray(NDArrayOperatorsMixin):
         self, function: Any, _: Any, args: Any, options: dict[str, Any]
     ) -> Any:
         _check_signature(function, args, options)
+        if options.get("shape") == ():
+            del options["shape"]  # CuPy takes that for none
         found = function(*_bare(args), **_bare(options))
         return _wrapped(np.ascontiguousarray(found) if function in NEW else found)
 
