@@ -9,6 +9,7 @@ from scancheck.adapters.fla import fla_kernels
 from scancheck.adapters.flash_scan import flash_scan
 from scancheck.adapters.jax_associative_scan import jax_associative_scan
 from scancheck.adapters.mamba_ssm import mamba_ssm_kernels
+from scancheck.adapters.mamba_ssm_step import mamba_ssm_steps
 from scancheck.adapters.mambapy_pscan import mambapy_pscan
 from scancheck.adapters.mambapy_selective_scan import mambapy_selective_scan
 from scancheck.adapters.mlstm_kernels import mlstm_kernels
@@ -25,6 +26,7 @@ def adapters() -> tuple[Kernel, ...]:
         flash_scan(),
         jax_associative_scan(),
         *mamba_ssm_kernels(),
+        *mamba_ssm_steps(),
         mambapy_pscan(),
         mambapy_selective_scan("selective_scan"),
         mambapy_selective_scan("selective_scan_seq"),

@@ -8,8 +8,8 @@ it starts from zero, and its backward does not use the last state's cotangent.
 
 The first is a compiled extension of the package, the second Triton; both want a CUDA
 device. `selective_scan_ref`, a loop in torch, runs anywhere: it stands in a file that
-imports the extension, so that it is taken from the source on its own. Left out are
-`ssd_chunk_scan_combined_ref`, which takes whole chunks alone, and
+imports the extension, so that it is taken from the source on its own. Left out is
+`ssd_chunk_scan_combined_ref`, which takes whole chunks alone; `mamba_ssm_step` has
 `selective_state_update`, one step that writes its state in place.
 """
 
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _INSTALL = "pip install 'scancheck[mamba-ssm]'"
-_PACKAGES = ("mamba-ssm",)
+PACKAGES = ("mamba-ssm",)
 _EXTENSION = "selective_scan_cuda"
 _SCAN = "ops/selective_scan_interface.py"
 _SSD = "ops/triton/ssd_combined.py"
-_DTYPES = ("fp32", "fp16", "bf16")
+DTYPES = ("fp32", "fp16", "bf16")
 _TENSORS = ("u", "delta", "A", "B", "C", "D", "z", "delta_bias", "delta_softplus")
 CHUNK = 64  # tokens; the function has no number of its own, the models say 256
 _CONTRACTS = {
@@ -60,7 +60,7 @@ _CONTRACTS = {
 
 def selective_scan_fn(**tensors: "Tensor") -> "tuple[Tensor, Tensor]":
     """y [B, D, L] and last_state [B, D, N] by the compiled extension."""
-    function = _imported("ops.selective_scan_interface").selective_scan_fn
+    function = imported("ops.selective_scan_interface").selective_scan_fn
     y, state = function(**tensors, return_last_state=True)
     return y, state
 
@@ -77,14 +77,14 @@ def mamba_chunk_scan_combined(**tensors: "Tensor") -> "tuple[Tensor, Tensor]":
     Its parts have about 200 configurations, all timed for each class of sizes if let.
     """
     take_first()
-    function = _imported("ops.triton.ssd_combined").mamba_chunk_scan_combined
+    function = imported("ops.triton.ssd_combined").mamba_chunk_scan_combined
     y, state = function(
         **tensors, chunk_size=CHUNK, dt_limit=(-inf, inf), return_final_states=True
     )
     return y, state.float()
 
 
-def _imported(name: str) -> Any:
+def imported(name: str) -> Any:
     """A module of the package without the package's own imports, which are all models.
 
     Raises KernelUnavailable where something that it imports is missing or of another
@@ -176,12 +176,12 @@ def mamba_ssm_kernels() -> tuple[Kernel, ...]:
             name="mamba_ssm.selective_scan_fn",
             op="selective_scan",
             call=selective_scan_fn,
-            dtypes=_DTYPES,
+            dtypes=DTYPES,
             gradients=True,
             supports=_TENSORS,
             layouts=layouts,
             unavailable=_on_a_device(fast),
-            packages=_PACKAGES,
+            packages=PACKAGES,
             devices=("cuda",),
         ),
         Kernel(
@@ -189,19 +189,19 @@ def mamba_ssm_kernels() -> tuple[Kernel, ...]:
             op="selective_scan",
             call=selective_scan_ref,
             contract=_CONTRACTS["selective_scan_ref"],
-            dtypes=_DTYPES,
+            dtypes=DTYPES,
             gradients=True,
             supports=_TENSORS,
             layouts=layouts,
             unavailable=unavailable("selective_scan_ref", _SCAN, "einops"),
-            packages=_PACKAGES,
+            packages=PACKAGES,
         ),
         Kernel(
             name="mamba_ssm.mamba_chunk_scan_combined",
             op="ssd",
             call=mamba_chunk_scan_combined,
             contract=_CONTRACTS["mamba_chunk_scan_combined"],
-            dtypes=_DTYPES,
+            dtypes=DTYPES,
             chunk=CHUNK,
             gradients=True,
             supports=(
@@ -210,7 +210,7 @@ def mamba_ssm_kernels() -> tuple[Kernel, ...]:
             ),
             unavailable=_on_a_device(combined),
             note=f"each Triton kernel with {FIRST}",
-            packages=_PACKAGES,
+            packages=PACKAGES,
             devices=("cuda",),
         ),
     )
