@@ -66,7 +66,7 @@ HEADS = {"B": 4, "T": 2048, "H": 8, "HV": 8, "K": 64, "V": 64}
 MATRIX_RATE = 2e10
 SEQUENTIAL = Contract(structure=Structure(kind="sequential"))
 UNIT = "state-element-steps/s"
-CALLS, SHORT_S = 21, 0.5
+CALLS, SHORT_S = 21, 0.3
 LONG_S = 1.0  # of a call that is not worth another one
 
 

@@ -5,6 +5,7 @@ A run adds its figures to those that the page has, each with the commit it is of
 
 import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
@@ -87,7 +88,8 @@ class Page:
         except Exception as error:
             first = (str(error).strip().splitlines() or [""])[0]
             self.failures[job.key] = f"{type(error).__name__}: {first}"
-        free_memory()
+        with suppress(Exception):  # of a device that is lost, as the next figure tells
+            free_memory()
 
     def write(self, order: list[tuple[str, str]]) -> None:
         """Both files, figures in that order; those of no job any more are left out."""
