@@ -201,7 +201,7 @@ def test_chunks_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
         return torch.zeros(1), torch.zeros(1, dtype=torch.bfloat16)
 
     module = SimpleNamespace(mamba_chunk_scan_combined=combined)
-    monkeypatch.setattr(mamba_ssm, "_imported", lambda name: module)
+    monkeypatch.setattr(mamba_ssm, "imported", lambda name: module)
     monkeypatch.setattr(mamba_ssm, "take_first", lambda: order.append("first"))
     _, state = COMBINED.call(x=torch.zeros(1))
     assert order == ["first", "['chunk_size', 'dt_limit', 'return_final_states', 'x']"]

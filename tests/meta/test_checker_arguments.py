@@ -281,6 +281,7 @@ GATES = _case("linear_scan", "gaussian_slow", form="g")
 SUBNORMAL = _case("linear_scan", "subnormal_state")
 DIP = _case("linear_scan", "dip_out_of_range")
 SELECTIVE = _case("selective_scan", "gaussian_slow")
+CONSTANT = _case("retention", "gaussian_slow")
 HEADS = _case("simple_gla", "gaussian_slow")
 ERASING = _case("gated_delta_rule", "gaussian_slow")
 CHUNKS = "structure=chunk(32)"  # more than one block of an inverse
@@ -313,6 +314,7 @@ KEYS: list[tuple[str, str, str, Case]] = [
     ),
     ("log", "", "log=diff,structure=chunk(16)", GATES),
     ("ln", "log=full", "log=full,ln=20+20x", GATES),
+    ("constant_decay", "", "constant_decay=exp", CONSTANT),
     ("gate_gradient", "", "gate_gradient=reverse_cumsum", GATES),
     (
         "gate_gradient",
