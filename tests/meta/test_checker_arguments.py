@@ -266,7 +266,7 @@ def test_cotangents_count(kinds: tuple[str, str]) -> None:
 
 
 SIZES = {"linear_scan": {"T": 70, "D": 3}, "selective_scan": {"L": 70, "D": 3, "N": 2}}
-for _op in ("simple_gla", "gated_delta_rule"):
+for _op in ("simple_gla", "gated_delta_rule", "retention"):
     SIZES[_op] = {"T": 70, "H": 1, "HV": 2, "K": 4, "V": 3}
 
 
