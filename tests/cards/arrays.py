@@ -108,7 +108,11 @@ class CardArray(NDArrayOperatorsMixin):
 
     def astype(self, dtype: Any) -> Any:
         """A copy in another format."""
-        return CardArray(self._array.astype(dtype))
+        found = self._array.astype(dtype)
+        if found.dtype == np.float32:
+            # CuPy compiles its kernels so that subnormal results of fp32 become zero.
+            found[np.abs(found) < np.finfo(np.float32).smallest_normal] = 0.0
+        return CardArray(found)
 
     def reshape(self, *shape: int) -> Any:
         """The entries in another shape."""
