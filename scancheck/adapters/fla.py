@@ -144,14 +144,15 @@ def _version() -> str:
 def contract_of(row: Row, *, interpreted: bool = False) -> Contract | None:
     """What a kernel's form says of its rounding; None: the default contract.
 
-    A recurrent form goes token by token, with decays as exponentials: retention's
-    come as logs, fp32's of its constants. Chunks are products of operands in the dtype
-    of the tensors, with decays as exponentials of differences of summed logs; those of
-    retention and lightning_attn are logs of constants. With a rank-one transition gates
-    for each key are differences within parts of 16 tokens, and logs are summed by
-    tl.cumsum, a tree where it is compiled. Gates of diagonal transitions have their
-    gradient as a sum in reverse, in hgrn alone step by step. The recurrent hgrn returns
-    its state, and takes that one's cotangent, in the dtype of the tensors.
+    A kernel whose heads are repeated for it gives each one's gradient in the tensors'
+    dtype. A recurrent form goes token by token, with decays as exponentials:
+    retention's come as logs, fp32's of its constants. Chunks are products of operands
+    in the dtype of the tensors, with decays as exponentials of differences of summed
+    logs; those of retention and lightning_attn are logs of constants. With a rank-one
+    transition gates for each key are differences within parts of 16 tokens, and logs
+    are summed by tl.cumsum, a tree where it is compiled. Gates of diagonal transitions
+    have their gradient as a sum in reverse, in hgrn alone step by step. The recurrent
+    hgrn returns its state, and takes that one's cotangent, in the dtype of the tensors.
     """
     gated = not {"g", "gk", "w"}.isdisjoint(row.tensors)
     summed = gated and op_named(row.op).diagonal and row.family != "hgrn"
@@ -165,6 +166,7 @@ def contract_of(row: Row, *, interpreted: bool = False) -> Contract | None:
             state_every=AT_THE_END if row.family == "hgrn" else 1,
             constant_decay="exp" if constant else "rounded",
             gate_gradient=gradient,
+            gradient_parts="storage" if row.one_to_one else "compute",
         )
     default = Contract()
     if row.op in INVERSES:
