@@ -85,6 +85,18 @@ class ChunkParts:
             products.seen(products.cast(rows.sized.times(grown)))
         return products.times(rows.sized, formed)
 
+    def lost_at_end(self, products: Products, row: Matrix) -> FloatArray:
+        """What exp(c_C) G has lost below the normal range when it meets the row.
+
+        The row is p or k, times exp(-c_j) where that is formed; summed over keys,
+        [G, C, 1].
+        """
+        if not self.is_factored:
+            return np.zeros((*row.value.shape[:2], 1))
+        met = row.sized.top * _rows(self.decays.inverse)
+        lost: FloatArray = products.lost * met.sum(2, keepdims=True)
+        return lost
+
     @property
     def is_factored(self) -> bool:
         """Whether exp(-c) is formed, and is not one everywhere."""

@@ -130,7 +130,8 @@ def _through_state(
     # X^ and R^: what the chunk adds, and what G brings with it.
     x_bar = products.plus(products.product(scores.sized, o.sized), g.read(products, p))
     x_value = scores.value @ o.value + p_value @ g.value
-    x_bar = Sized(np.abs(x_value) + g.through(p_value), x_bar.error)
+    lost = parts.lost_at_end(products, inputs.p)
+    x_bar = Sized(np.abs(x_value) + g.through(p_value), x_bar.error + lost)
     value = inverse.value @ x_value
     passed = g.through(inverse.value @ p_value)
     local, monomials = solved_for(products, parts, value, passed, x_bar, turn=True)
@@ -206,7 +207,12 @@ def _of_rows(
     def end(name: str, left: Bar, other: Bar) -> None:
         """The decayed row's cotangent, and through its decay the row's."""
         decay = Matrix(*parts.from_start["p" if name == "k" else name])
-        bars[name].add(times(products, decay, _outer(products, left, other)))
+        value, sized = times(products, decay, _outer(products, left, other))
+        if name in "pk" and parts.is_factored:
+            # exp(c_C) G, below the normal range, meets exp(-c_j).
+            off = left.sized.top.sum(2, keepdims=True) * turned(parts.decays.inverse)
+            sized = Sized(sized.size, sized.error + products.lost * off)
+        bars[name].add(Bar(value, sized))
 
     def meet(bar: Bar, row: str, column: str) -> None:
         """Cotangents of scores, given on to their rows and columns."""
@@ -235,7 +241,9 @@ def _of_rows(
         sized = products.product(part.sized, bar.sized)
         bars["v"].add(Bar(part.value @ bar.value, sized))
     value = parts.from_start["p"].value * inputs.k.value
-    bars["v"].add(Bar(value @ g.value, products.product(k, last.sized)))
+    size, error = products.product(k, last.sized)
+    error = error + parts.lost_at_end(products, inputs.k)
+    bars["v"].add(Bar(value @ g.value, Sized(size, error)))
     return bars
 
 

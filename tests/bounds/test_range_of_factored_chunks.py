@@ -10,6 +10,7 @@ from scancheck.formats import FORMATS, round_array
 from scancheck.kernels.models.chunk_catalog import chunk_model
 from scancheck.ops import op_named
 from scancheck.oracles import engine
+from scancheck.oracles.fp64 import solve_fp64
 from scancheck.recipes.inputs import Inputs
 from scancheck.runner import execute
 
@@ -192,3 +193,24 @@ def test_one_chunk_of_a_rank_one_transition_is_lost(op: str) -> None:
         assert read[8:16].all() == gate[:16].all() == lost
         assert not np.delete(read, range(8, 16), axis=0).any()
         assert not gate[16:].any()
+
+
+@pytest.mark.parametrize("op", ALL)
+def test_what_falls_off_below_meets_the_large_factor(op: str) -> None:
+    """exp(c_C) G of small cotangents is subnormal, and exp(-c_j) k_j large."""
+    worst = 0.0
+    for seed in range(8):
+        given, bars = drawn(op, "fp32", seed, -1.0)
+        scale = 2.0 ** -(4 * seed)
+        bars = {n: round_array(FORMATS["fp32"], x * scale) for n, x in bars.items()}
+        bars["o"][:, :16] = 0.0
+        want = solve_fp64(op_named(op), given, {}, bars).gradients
+        for name, got, allowed in run(op, "fp32", "compute", given, bars):
+            if name not in want:
+                continue
+            off = np.abs(got - want[name].value)
+            held = np.isfinite(got) & (off > 0.0)
+            assert (off[held] <= allowed.error[held]).all(), (seed, name)
+            if name == "v" and held.any():
+                worst = max(worst, float((off[held] / allowed.error[held]).max()))
+    assert worst > 1e-3
