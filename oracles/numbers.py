@@ -51,6 +51,10 @@ class ArrayNumber:
         pairs = zip(self.components, other.components, strict=True)
         return self.like(*(np.concatenate(pair, axis) for pair in pairs))
 
+    def as_part(self) -> Self:
+        """The number as part of a gradient, before parts are added up."""
+        return self
+
     def as_operand(self) -> Self:
         """The number where it enters a matrix product: a kernel may round it there."""
         return self

@@ -21,8 +21,11 @@ def folded(lowered: Lowered) -> Lowered:
 
 
 def unfolded(cotangents: Cotangents, lowered: Lowered) -> Cotangents:
-    """Cotangents of w and z, and of their logs, from those of w z, [G, T, K, L]."""
-    both, logs = cotangents.w, cotangents.log_w
+    """Cotangents of w and z from that of w z, [G, T, K, L].
+
+    That of its log, where one is given, is that of both their logs.
+    """
+    both, gates = cotangents.w, cotangents.log_w
     of_z = (both * lowered.w).sum(2)[:, :, None, :]
-    of_log_z = None if logs is None else logs.sum(2)[:, :, None, :]
-    return replace(cotangents, w=both * lowered.z, z=of_z, log_z=of_log_z)
+    log_z = None if gates is None else gates.sum(2)[:, :, None, :]
+    return replace(cotangents, w=both * lowered.z, z=of_z, log_z=log_z)

@@ -58,6 +58,9 @@ class Contract:
     # reverse_cumsum (sums of r obar S - G x over all later steps), chunk_sums (those of
     # a chunk as its whole sum less a running one)
     comp: str = "none"  # none, kahan (addition only), full (product and addition)
+    # Format in which each value head has its gradient of a key head's q and k, where
+    # several share that one: compute or storage.
+    gradient_parts: str = "compute"
     # A backward pass may be plain where the forward pass keeps rests, and then has each
     # decay as one rounded number: `gradient_exp`, or None for `exp`. Both are of all
     # that gradients are made of, the states that the forward pass hands on included.
@@ -100,6 +103,7 @@ CHOICES = {
     "gate_gradient": ("direct", "reverse_cumsum", "chunk_sums"),
     "comp": ("none", "kahan", "full"),
     "gradient_comp": ("same", "none"),
+    "gradient_parts": ("compute", "storage"),
     "ftz": ("either", "yes", "no"),
     "accumulate": ("nearest", "truncate"),
     "inverse": ("substitution", "block", "neumann"),

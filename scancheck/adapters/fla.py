@@ -67,6 +67,7 @@ CHUNKS = {
     "rwkv6": "diff",
 }
 BY_BLOCKS = ("gla", "rwkv6")  # a decay is two exponentials, with the errors of both
+AT_THE_END = 2**30  # steps between stores of a state that only its return rounds
 LONGEST_INTERPRETED = 300  # tokens: four chunks of 64; longer ones take minutes each
 _NO_DISPATCH = "FLA_DISABLE_BACKEND_DISPATCH"
 
@@ -169,9 +170,10 @@ def _rounding_of(row: Row, *, interpreted: bool) -> Contract | None:
     retention and lightning_attn are logs of constants. With a rank-one transition gates
     for each key are differences within parts of 16 tokens, and logs are summed by
     tl.cumsum, a tree where it is compiled. Gates of diagonal transitions have their
-    gradient as a sum in reverse, in hgrn alone step by step. What is normalised has
-    its sum of keys and its quotient in the dtype of the tensors, and with them all of
-    its operations, for a contract has no other word for that.
+    gradient as a sum in reverse, in hgrn alone step by step. The recurrent hgrn returns
+    its state, and takes that one's cotangent, in the dtype of the tensors. What is
+    normalised has its sum of keys and its quotient in the dtype of the tensors, and
+    with them all of its operations, for a contract has no other word for that.
     """
     gated = not {"g", "gk", "w"}.isdisjoint(row.tensors)
     summed = gated and op_named(row.op).diagonal and row.family != "hgrn"
@@ -182,6 +184,8 @@ def _rounding_of(row: Row, *, interpreted: bool) -> Contract | None:
         return Contract(
             compute=compute,
             structure=Structure(kind="sequential"),
+            state="storage" if row.family == "hgrn" else "compute",
+            state_every=AT_THE_END if row.family == "hgrn" else 1,
             constant_decay="exp" if constant else "rounded",
             gate_gradient=gradient,
         )

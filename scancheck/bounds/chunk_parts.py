@@ -24,7 +24,7 @@ from scancheck.bounds.chunk_decays import ChunkDecays, Decay, decays_of
 from scancheck.bounds.chunk_inverse import Inverse, inverse_of
 from scancheck.bounds.chunk_scores import Matrix, Weights, scores_of
 from scancheck.bounds.error_number import ErrorNumber
-from scancheck.bounds.products import Products, Sized, turned
+from scancheck.bounds.products import Products, Sized, exactly, turned
 from scancheck.bounds.rules import Rules
 from scancheck.ops.normal_form import Lowered
 from scancheck.oracles.transition_norm import LEAST_ABOVE
@@ -79,9 +79,40 @@ class ChunkParts:
         assert rows is not None
         decay = self.from_start["p" if name == "k" else name]
         formed = Sized(np.abs(decay.value), decay.error)
-        if name in "pk" and (self.decays.inverse != 1.0).any():
-            products.seen(products.cast(rows.sized.times(_rows(self.decays.inverse))))
+        if name in "pk" and self.is_factored:
+            grown = _rows(self.decays.inverse)
+            products.seen(exactly(grown))
+            products.seen(products.cast(rows.sized.times(grown)))
         return products.times(rows.sized, formed)
+
+    def lost_at_end(self, products: Products, row: Matrix) -> FloatArray:
+        """What exp(c_C) G has lost below the normal range when it meets the row.
+
+        The row is p or k, times exp(-c_j) where that is formed; summed over keys,
+        [G, C, 1].
+        """
+        if not self.is_factored:
+            return np.zeros((*row.value.shape[:2], 1))
+        met = row.sized.top * _rows(self.decays.inverse)
+        lost: FloatArray = products.lost * met.sum(2, keepdims=True)
+        return lost
+
+    @property
+    def is_factored(self) -> bool:
+        """Whether exp(-c) is formed, and is not one everywhere."""
+        return bool((self.decays.inverse != 1.0).any())
+
+    def before_decay(self, x: FloatArray) -> FloatArray:
+        """The sums that exp(c_t) multiplies: sizes of exp(-c_j) p_j X_j, [G, K, L].
+
+        x [G, C, L]: what the columns p are multiplied by; k by v.
+        """
+        grown = _rows(self.decays.inverse)
+        found: FloatArray = turned(self.inputs.p.sized.top * grown) @ x
+        if self.inputs.k is not None:
+            k, v = self.inputs.k.sized.top, self.inputs.v.sized.top
+            found = found + turned(k * grown) @ v
+        return found
 
 
 def _rows(x: FloatArray) -> FloatArray:

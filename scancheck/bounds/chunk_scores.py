@@ -59,7 +59,7 @@ def scores_of(
     error = error + summed_over_keys(off, a.top, b.top)
     casts = products.cast_growth(2)
     error = error + casts * (size + error)
-    lost = products.floor + (products.low.eta if products.low is not None else 0.0)
+    lost = products.lost
     ends = (a.top * weights.grown).sum(-1)[..., :, None]
     ends = ends + (b.top * weights.grown * weights.inverse).sum(-1)[..., None, :]
     error = error + lost * ends + keys * lost * lost
@@ -94,7 +94,7 @@ def met(
     error = error + _gathered(off, sized.top, b.size)
     error = error + _gathered(d + off, sized.top, b.error)
     error = error + products.cast_growth(2) * (size + error)
-    lost = products.floor + (products.low.eta if products.low is not None else 0.0)
+    lost = products.lost
     reached = weights.grown * weights.inverse
     ends = sized.top.sum(-1)[..., None] * reached.max(1, keepdims=True)
     ends = ends + (b.top * reached).sum(1, keepdims=True)

@@ -252,6 +252,11 @@ class ErrorNumber(ArrayNumber):
         e = e + (1.0 + growth) * count * self.rules.add_eta
         return self._new(self.value, self.magnitude, e, self.peak, terms=self.terms)
 
+    def as_part(self) -> Self:
+        """As it is before parts of a gradient are added up."""
+        cast = self.rules.part_cast
+        return self if cast is None else self.stored(cast)
+
     def as_operand(self) -> Self:
         """The same value in the format of the operands of matrix products."""
         cast = self.rules.operand_cast

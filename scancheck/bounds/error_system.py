@@ -284,8 +284,8 @@ class ErrorSystem:
 
         states: S_0 to S_T of the tile, inside: its G_t, both [G, T, K, L].
         """
-        given = lowered.log_w is None and lowered.log_z is None
-        if self.rules.gate_gradient == "direct" or given:
+        gated = lowered.log_w is not None or lowered.log_z is not None
+        if self.rules.gate_gradient == "direct" or not gated:
             return cotangents
         after, steps = states[:, 1:], inside.shape[1]
         read = after * obar[:, :, None, :]

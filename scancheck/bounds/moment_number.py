@@ -148,6 +148,11 @@ class MomentNumber(ArrayNumber):
             np.sum(self.value, axis), np.sum(self.moment, axis) + own + floor
         )
 
+    def as_part(self) -> Self:
+        """As it is before parts of a gradient are added up."""
+        cast = self.rules.part_cast
+        return self if cast is None else self.stored(cast)
+
     def as_operand(self) -> Self:
         """The same value in the format of the operands of matrix products."""
         cast = self.rules.operand_cast

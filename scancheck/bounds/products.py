@@ -60,6 +60,11 @@ class Products:
         self.low: Store | None = rules.operand_cast
         self.peak = np.zeros(groups)
 
+    @property
+    def lost(self) -> float:
+        """What one operand may be off by below the normal range."""
+        return self.floor + (self.low.eta if self.low is not None else 0.0)
+
     def growth(self, count: float) -> float:
         """(1 + u)^n - 1 for roundings of sums of products."""
         return float(np.expm1(min(count * np.log1p(self.sum_u), HUGE)))

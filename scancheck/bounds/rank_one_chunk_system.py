@@ -61,6 +61,7 @@ class RankOneChunkSystem(ErrorSystem):
         # Of gates summed in reverse over all later chunks.
         self.later: FloatArray = np.zeros((2, 1, 1, 1))  # sizes and errors
         self.later_steps = 0
+        self.later_peak: FloatArray = np.zeros(1)
 
     def begin(self, state: ErrorNumber) -> Any:
         """The state that the first chunk finds, stored as those between chunks are."""
@@ -137,6 +138,7 @@ class RankOneChunkSystem(ErrorSystem):
     def begin_adjoint(self, state: ErrorNumber) -> Any:
         """The cotangent of the final state."""
         self.later, self.later_steps = np.zeros((2, 1, 1, 1)), 0
+        self.later_peak = np.zeros(1)
         return self.begin(state)
 
     def adjoint(
@@ -177,6 +179,7 @@ class RankOneChunkSystem(ErrorSystem):
         value, (size, error) = bars.gates
         later, self.later = self.later, self.later + np.stack([size, error])[:, :, :1]
         self.later_steps += value.shape[1]
+        self.later_peak = np.maximum(self.later_peak, bars.peak)
         sized = added = Sized(size + later[0], error + later[1])
         additions = 4 * self.later_steps + 4
         if self.rules.gate_gradient == "chunk_sums":
@@ -185,7 +188,8 @@ class RankOneChunkSystem(ErrorSystem):
             additions += 8 * value.shape[1]
         whole = products.rounded(added, additions)
         lost = whole.error - added.error + sized.error
-        return replace(bars, gates=Bar(value, Sized(size, lost)))
+        gates = Bar(value, Sized(size, lost))
+        return replace(bars, gates=gates, later_peak=self.later_peak)
 
     def _joined(
         self, lowered: Lowered, chunks: list[ChunkBars], peaks: list[FloatArray]
@@ -196,7 +200,8 @@ class RankOneChunkSystem(ErrorSystem):
             parts: list[Bar] = [getattr(bars, name) for bars in chunks]
             value = np.concatenate([bar.value for bar in parts], 1)
             error = np.concatenate([bar.sized.error for bar in parts], 1)
-            tops = zip(peaks, parts, strict=True)
+            own = (bars.later_peak if name == "gates" else bars.peak for bars in chunks)
+            tops = zip(map(np.maximum, peaks, own), parts, strict=True)
             peak = np.concatenate(
                 [np.broadcast_to(x[:, None, None], y.value.shape) for x, y in tops], 1
             )

@@ -156,6 +156,10 @@ def run_chunk(
     x_value = parts.inverse.value @ (inputs.b.value * right)
     passed = state.through(parts.moves)
     x, monomials = solved_for(products, parts, x_value, passed, scaled)
+    if parts.is_factored:
+        inner = parts.before_decay(x.top)
+        products.seen(exactly(inner))
+        products.seen(exactly(inputs.r.sized.top @ inner))
     o = [state.read(products, r), products.product(parts.scores.sized, x)]
     o_value = start["r"].value * inputs.r.value @ s + parts.scores.value @ x_value
     p_value = start["p"].value * inputs.p.value

@@ -43,6 +43,8 @@ class ChunkBars:
     v: Bar  # [G, C, L]
     b: Bar  # [G, C, 1]
     gates: Bar  # of log gates, [G, C, N]
+    peak: FloatArray  # of these alone, [G]: what exp(c_t) is still to multiply
+    later_peak: FloatArray  # the same of all whose sum the gates are
 
 
 class _Sum:
@@ -70,6 +72,7 @@ def pull_back_chunk(
     """Cotangents of the chunk's rows for O^ [G, C, L] and G, and that of S_0."""
     right, residual_bar, carry = _through_state(products, rules, run, o, g)
     bars = _of_rows(products, run, o, g, right)
+    peak = _before_decay(run, o, right, g)
     names = ("read", "r", "p", "k")
     rows = {name: bars[name].bar for name in names if name in bars}
     ends = {"p": _outer(products, _solution(run), _bar(g.matrix))}
@@ -85,6 +88,8 @@ def pull_back_chunk(
             v=bars["v"].bar,
             b=_of_strength(products, run, residual_bar),
             gates=gate_bars(products, run.parts, rows, ends, kept),
+            peak=peak,
+            later_peak=peak,
         ),
         carry,
     )
@@ -125,7 +130,8 @@ def _through_state(
     # X^ and R^: what the chunk adds, and what G brings with it.
     x_bar = products.plus(products.product(scores.sized, o.sized), g.read(products, p))
     x_value = scores.value @ o.value + p_value @ g.value
-    x_bar = Sized(np.abs(x_value) + g.through(p_value), x_bar.error)
+    lost = parts.lost_at_end(products, inputs.p)
+    x_bar = Sized(np.abs(x_value) + g.through(p_value), x_bar.error + lost)
     value = inverse.value @ x_value
     passed = g.through(inverse.value @ p_value)
     local, monomials = solved_for(products, parts, value, passed, x_bar, turn=True)
@@ -156,6 +162,37 @@ def _through_state(
     return times(products, b, whole), whole, carry
 
 
+def _before_decay(run: ChunkRun, o: Matrix, right: Bar, g: CarriedState) -> FloatArray:
+    """The largest product with X or a cotangent whose exponential comes last, [G].
+
+    exp(c_t) for what is read, exp(-c_j) for what is written; times the row each is that
+    factor's cotangent. A whole chunk's sum meets G.
+    """
+    parts, inputs = run.parts, run.parts.inputs
+    peak = np.zeros(len(o.value))
+    if not parts.is_factored:
+        return peak
+    inner = parts.before_decay(run.x.sized.top)
+    last = g.matrix.sized.top
+    late = parts.whole.value * last
+    found = [(inner * last).sum(2, keepdims=True)]
+    for name, row, bar in (("r", inputs.r, o), ("read", inputs.read, right)):
+        top = bar.sized.top
+        read = top @ turned(inner)
+        found += [read, row.sized.top * read]
+        late = late + turned(parts.from_start[name].value * row.sized.top) @ top
+    found.append(late)
+    written = [(inputs.p, run.x)]
+    if inputs.k is not None:
+        written.append((inputs.k, inputs.v))
+    for row, x in written:
+        met_late = x.sized.top @ turned(late)
+        found += [met_late, row.sized.top * met_late]
+    for sizes in found:
+        peak = np.maximum(peak, sizes.max((1, 2), initial=0.0))
+    return peak
+
+
 def _of_rows(
     products: Products, run: ChunkRun, o: Matrix, g: CarriedState, right: Bar
 ) -> dict[str, _Sum]:
@@ -170,7 +207,12 @@ def _of_rows(
     def end(name: str, left: Bar, other: Bar) -> None:
         """The decayed row's cotangent, and through its decay the row's."""
         decay = Matrix(*parts.from_start["p" if name == "k" else name])
-        bars[name].add(times(products, decay, _outer(products, left, other)))
+        value, sized = times(products, decay, _outer(products, left, other))
+        if name in "pk" and parts.is_factored:
+            # exp(c_C) G, below the normal range, meets exp(-c_j).
+            off = left.sized.top.sum(2, keepdims=True) * turned(parts.decays.inverse)
+            sized = Sized(sized.size, sized.error + products.lost * off)
+        bars[name].add(Bar(value, sized))
 
     def meet(bar: Bar, row: str, column: str) -> None:
         """Cotangents of scores, given on to their rows and columns."""
@@ -199,7 +241,9 @@ def _of_rows(
         sized = products.product(part.sized, bar.sized)
         bars["v"].add(Bar(part.value @ bar.value, sized))
     value = parts.from_start["p"].value * inputs.k.value
-    bars["v"].add(Bar(value @ g.value, products.product(k, last.sized)))
+    size, error = products.product(k, last.sized)
+    error = error + parts.lost_at_end(products, inputs.k)
+    bars["v"].add(Bar(value @ g.value, Sized(size, error)))
     return bars
 
 

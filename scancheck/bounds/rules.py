@@ -45,6 +45,7 @@ class Rules:
     drive_cast: Store | None  # a cast of the value written
     operands: Format  # format of the operands of matrix products
     operand_cast: Store | None  # a cast of every one of them, where that is shorter
+    part_cast: Store | None  # of parts of a gradient before they are added up
     sum_u: float  # unit roundoff of sums of matrix products: 2 u where they truncate
     inverse: str  # substitution, block, neumann
     partial_products: bool  # whether products of decays must stay in range
@@ -98,6 +99,11 @@ def rules_for(contract: Contract, dtype: str, *, underflow: bool = True) -> Rule
         drive_cast=_cast(casts.get("drive"), scale, flush),
         operands=operands,
         operand_cast=_operand_cast(operands, compute, contract, scale, flush),
+        part_cast=(
+            _operand_cast(CONTRACT_FORMATS[dtype], compute, contract, scale, flush)
+            if contract.gradient_parts == "storage"
+            else None
+        ),
         sum_u=2 * u if contract.accumulate == "truncate" else u,
         inverse=contract.inverse,
         partial_products=contract.range == "products" and not sequential,

@@ -66,7 +66,7 @@ def delta_pullback(
     read = cotangents.q if lowered.log_w is None else lowered.w * cotangents.q
     kbar = beta * written + read
     return {
-        "q": per_key_pullback(cotangents.r, tile["q"]) * tile["scale"],
+        "q": per_key_pullback(cotangents.r * tile["scale"], tile["q"]),
         "k": per_key_pullback(kbar, tile["k"]),
         "v": per_lane_back(cotangents.v, heads),
         "beta": per_head_pullback(written * k, heads),

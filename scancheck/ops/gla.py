@@ -26,6 +26,7 @@ from scancheck.ops.normal_form import (
     Tensors,
     TensorSpec,
     gate_cotangent,
+    value_gate_cotangent,
 )
 
 VALUES = ("B", "T", "H", "V")
@@ -33,12 +34,12 @@ VALUES = ("B", "T", "H", "V")
 
 def lower(tile: Tensors, carry: Any) -> tuple[Lowered, Any]:
     """w = exp(gk), z = exp(gv)."""
-    log_w, z, log_z = per_key(tile["gk"], tile["v"].shape[2]), None, None
+    log_w = per_key(tile["gk"], tile["v"].shape[2])
+    written = written_and_read(tile)
     if "gv" in tile:
         log_z = per_lane(tile["gv"])[:, :, None]
-        z = log_z.exp()
-    decays = {"w": log_w.exp(), "log_w": log_w, "z": z, "log_z": log_z}
-    return Lowered(**decays, **written_and_read(tile)), carry
+        written |= {"z": log_z.exp(), "log_z": log_z}
+    return Lowered(w=log_w.exp(), log_w=log_w, **written), carry
 
 
 def lower_pullback(
@@ -49,10 +50,8 @@ def lower_pullback(
     gbar = gate_cotangent(lowered, cotangents).sum(3)
     gradients["gk"] = per_key_pullback(gbar, tile["gk"])
     if "gv" in tile:
-        gbar = cotangents.log_z
-        if gbar is None:
-            gbar = lowered.z * cotangents.z
-        gradients["gv"] = per_lane_back(gbar[:, :, 0], tile["gv"].shape[2])
+        gbar = value_gate_cotangent(lowered, cotangents)[:, :, 0]
+        gradients["gv"] = per_lane_back(gbar, tile["gv"].shape[2])
     return gradients
 
 

@@ -48,7 +48,7 @@ def per_key_pullback(bar: Any, like: Any) -> Any:
     batch, steps, own, keys = like.shape
     heads = bar.shape[0] // max(1, batch)
     bar = bar.reshape(batch, own, max(1, heads // own), steps, keys)
-    bar = bar.sum(2) if heads != own else bar[:, :, 0]
+    bar = bar.as_part().sum(2) if heads != own else bar[:, :, 0]
     return bar.transpose(0, 2, 1, 3)
 
 
@@ -110,7 +110,7 @@ def written_and_read_pullback(
 ) -> dict[str, Any]:
     """Cotangents of q, k and v: those of r (scaled), k and v, repeats summed."""
     return {
-        "q": per_key_pullback(cotangents.r, tile["q"]) * tile["scale"],
+        "q": per_key_pullback(cotangents.r * tile["scale"], tile["q"]),
         "k": per_key_pullback(cotangents.k, tile["k"]),
         "v": per_lane_back(cotangents.v, tile["v"].shape[2]),
     }

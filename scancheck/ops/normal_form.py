@@ -53,6 +53,7 @@ class Number(Protocol):
     def reshape(self, *shape: int) -> Self: ...
     def joined(self, other: Self, axis: int) -> Self: ...
     def as_operand(self) -> Self: ...
+    def as_part(self) -> Self: ...
 
 
 FloatArray = NDArray[np.float64]
@@ -87,7 +88,7 @@ class Lowered:
     key: Any = None
     strength: Any = None
     z: Any = None  # [G, T, 1, L]: value-side decay
-    log_z: Any = None  # log of z where z = exp(log_z)
+    log_z: Any = None  # log of z where z = exp(log_z); left where w has z in it
     reads_before: bool = False  # o_t reads S_{t-1}
 
 
@@ -103,7 +104,7 @@ class Cotangents:
     p: Any = None
     q: Any = None
     z: Any = None
-    log_z: Any = None  # where it is not formed from that of z
+    log_z: Any = None  # likewise, [G, T, 1, L]
 
 
 def gate_cotangent(lowered: Lowered, cotangents: Cotangents) -> Any:
@@ -111,6 +112,13 @@ def gate_cotangent(lowered: Lowered, cotangents: Cotangents) -> Any:
     if cotangents.log_w is not None:
         return cotangents.log_w
     return lowered.w * cotangents.w
+
+
+def value_gate_cotangent(lowered: Lowered, cotangents: Cotangents) -> Any:
+    """That of log z: z zbar, unless one is given."""
+    if cotangents.log_z is not None:
+        return cotangents.log_z
+    return lowered.z * cotangents.z
 
 
 def one_step(sizes: Mapping[str, int]) -> int:

@@ -114,6 +114,10 @@ class Traced:
             (self, lambda bar: bar.reshape(*kept).broadcast_to(self.shape)),
         )
 
+    def as_part(self) -> "Traced":
+        """The number as part of a gradient."""
+        return Traced(self.value.as_part(), (self, lambda bar: bar.as_part()))
+
     def as_operand(self) -> "Traced":
         """The number where it enters a matrix product, whose cotangent does too."""
         return Traced(self.value.as_operand(), (self, lambda bar: bar.as_operand()))

@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from scancheck.bounds.budget import Allowance, budget_for
 from scancheck.contract import Contract, ErrorModel, Structure
 from scancheck.formats import FORMATS, FP32, Format, round_array
+from scancheck.ops import op_named
+from scancheck.oracles.fp64 import solve_fp64
 
 Array = NDArray[Any]
 GATES = {
@@ -125,3 +127,42 @@ def test_every_log_form_has_the_sum() -> None:
         ]  # fmt: skip
         assert np.array_equal(found[0]["b"].error, found[1]["b"].error)
         assert np.all(found[0]["g"].error[0, 0] < found[1]["g"].error[0, 0])
+
+
+def test_gates_of_keys_and_of_values_have_the_sum() -> None:
+    """gla with both in fp32: dgk sums over lanes, dgv over keys, both in reverse."""
+    gla, rng = op_named("gla"), np.random.default_rng(6)
+    steps, keys, lanes = 80, 3, 2
+    shapes = {"q": keys, "k": keys, "v": lanes, "gk": keys, "gv": lanes}
+    x = {n: rng.normal(size=(steps, width)) for n, width in shapes.items()}
+    x |= {n: -np.abs(x[n]) for n in ("gk", "gv")}
+    bar = rng.normal(size=(steps, lanes))
+    x, bar = {n: a.astype(np.float32) for n, a in x.items()}, bar.astype(np.float32)
+    decay = np.exp(x["gk"])[:, :, None] * np.exp(x["gv"])[:, None]
+    state, adjoint = np.zeros((2, keys, lanes), np.float32)
+    read, written = np.empty((2, steps, keys, lanes), np.float32)
+    reads = x["q"] * np.float32(keys**-0.5)
+    for t in range(steps):
+        state = decay[t] * state + x["k"][t][:, None] * x["v"][t]
+        read[t] = reads[t][:, None] * bar[t] * state
+    for t in reversed(range(steps)):
+        adjoint = adjoint + reads[t][:, None] * bar[t]
+        written[t] = x["k"][t][:, None] * x["v"][t] * adjoint
+        adjoint = decay[t] * adjoint
+    terms = read - written
+    got = {"gk": terms.sum(2), "gv": terms.sum(1)}
+    got = {n: np.cumsum(a[::-1], 0)[::-1] for n, a in got.items()}
+    tensors = {n: a[None, :, None].astype(float) for n, a in x.items()}
+    bars = {"o": bar[None, :, None].astype(float)}
+    want = solve_fp64(gla, tensors, {}, bars).gradients
+    worst = {}
+    for form in ("direct", "reverse_cumsum"):
+        claim = Contract(structure=Structure(kind="sequential"), gate_gradient=form)
+        budget = budget_for(gla, tensors, {}, claim, "fp32", bars)
+        off = [
+            np.abs(got[n] - want[n].value[0, :, 0]) / budget.gradients[n].error[0, :, 0]
+            for n in got
+        ]
+        worst[form] = [float(x.max()) for x in off]
+    assert max(worst["reverse_cumsum"]) <= 1.0
+    assert min(worst["direct"]) > 10.0

@@ -283,6 +283,7 @@ DIP = _case("linear_scan", "dip_out_of_range")
 SELECTIVE = _case("selective_scan", "gaussian_slow")
 CONSTANT = _case("retention", "gaussian_slow")
 HEADS = _case("simple_gla", "gaussian_slow")
+HALVES = replace(HEADS, dtype="fp16")
 ERASING = _case("gated_delta_rule", "gaussian_slow")
 CHUNKS = "structure=chunk(32)"  # more than one block of an inverse
 
@@ -322,6 +323,7 @@ KEYS: list[tuple[str, str, str, Case]] = [
         "structure=chunk(8),gate_gradient=chunk_sums",
         GATES,
     ),
+    ("gradient_parts", "", "gradient_parts=storage", HALVES),
     ("comp", "", "comp=kahan", LINEAR),
     (
         "comp",
