@@ -11,19 +11,24 @@ from torch import Tensor
 from torch.nn.functional import silu, softplus
 
 SHARED = ("linear_attention", "simple_gla", "retention", "lightning_attention")
-SHARED += ("delta_rule", "gated_delta_rule", "kda")
+SHARED += ("delta_rule", "gated_delta_rule", "kda", "normalized_linear_attention")
 OUTPUTS = {
     "linear_scan": ("h", "final_state"),
     "selective_scan": ("y", "last_state"),
+    "normalized_linear_attention": ("o", "final_state", "final_key_sum"),
 }
+FLOOR = 1e-10  # of flash-linear-attention's normaliser
 
 
 def loop(
     op: str, x: dict[str, Tensor], switches: dict[str, bool] | None = None
 ) -> dict[str, Tensor]:
     """Outputs by name of float64 tensors in the op's layout."""
+    found: tuple[Tensor, ...]
     if op == "linear_scan":
         found = linear_scan(x)
+    elif op == "normalized_linear_attention":
+        found = normalized(x)
     elif op == "selective_scan":
         found = selective_scan(x, (switches or {}).get("delta_softplus", False))
     else:
@@ -72,6 +77,19 @@ def selective_scan(x: dict[str, Tensor], softplused: bool) -> tuple[Tensor, Tens
     if "D" in x:
         y = y + x["D"][:, None] * u
     return (y * silu(x["z"]) if "z" in x else y), state
+
+
+def normalized(x: dict[str, Tensor]) -> tuple[Tensor, ...]:
+    """Linear attention over the running sum of keys z: o / (K^-1/2 z . q + 1e-10)."""
+    given = dict(x)
+    batch, _, heads, _ = x["v"].shape
+    width = x["k"].shape[3]
+    start = given.pop("initial_key_sum", x["v"].new_zeros(batch, heads, width))
+    o, state = with_heads("linear_attention", given)
+    shared = heads // x["k"].shape[2]
+    q, k = (x[name].repeat_interleave(shared, 2) for name in ("q", "k"))
+    z = start[:, None] + k.cumsum(1)
+    return o / ((z * q).sum(3) * width**-0.5 + FLOOR)[..., None], state, z[:, -1]
 
 
 def with_heads(op: str, x: dict[str, Tensor]) -> tuple[Tensor, Tensor]:

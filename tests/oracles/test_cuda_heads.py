@@ -40,7 +40,12 @@ SIZES = {
 OTHERS = [name for name in OPS if name not in ("linear_scan", "selective_scan")]
 DIAGONAL = [name for name in OTHERS if OPS[name].diagonal]
 CASTS = "structure=sequential,casts=decay:bf16+drive:fp16"
-CONTRACTS = ("default", "structure=sequential", "structure=chunk(8,tree,sequential)")
+CONTRACTS = (
+    "default",
+    "structure=sequential",
+    "structure=sequential,gradient_parts=storage",
+    "structure=chunk(8,tree,sequential)",
+)
 
 
 def case_of(name: str, **others: int) -> Case:
@@ -172,7 +177,7 @@ def test_double_doubles_meet_those_of_the_cpu(name: str, card: str) -> None:
         (name, text)
         for name in OTHERS
         for text in CONTRACTS
-        if OPS[name].diagonal or text == "structure=sequential"
+        if OPS[name].diagonal or text.startswith("structure=sequential")
     ],
 )
 def test_budgets_are_those_of_the_cpu(
