@@ -78,7 +78,13 @@ def selective_scan_ref(**tensors: "Tensor") -> "tuple[Tensor, Tensor]":
 
 
 def mamba_chunk_scan_combined(**tensors: "Tensor") -> "tuple[Tensor, Tensor]":
-    """y [B, T, H, P] and final_states [B, H, P, N], dt as it is given."""
+    """y [B, T, H, P] and final_states [B, H, P, N], dt as it is given.
+
+    Raises ValueError without a token: the package would write the first chunk's state,
+    which has no memory then (2.3.2.post1, `_state_passing_fwd`).
+    """
+    if tensors["x"].shape[1] == 0:
+        raise ValueError("x: expected a token; mamba_ssm writes beyond a state of none")
     module = triton_module("ops.triton.ssd_combined", tensors["x"].device.type == "cpu")
     y, state = module.mamba_chunk_scan_combined(
         **tensors, chunk_size=CHUNK, dt_limit=(-inf, inf), return_final_states=True

@@ -159,6 +159,12 @@ def test_growth_is_cut_off() -> None:
     assert ("A", float("-inf"), 0.0) in COMBINED.contract.domain
 
 
+def test_chunks_refuse_a_call_without_tokens() -> None:
+    """The package would write a state where there is none, interpreted as compiled."""
+    with pytest.raises(ValueError, match="expected a token"):
+        COMBINED.call(x=torch.ones(1, 0, 2, 3))
+
+
 def test_a_missing_package_is_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without it the kernels stay listed, with how to install it."""
     monkeypatch.setattr(mamba_ssm, "find_spec", lambda name: None)
