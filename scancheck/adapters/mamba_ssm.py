@@ -4,17 +4,19 @@ Conventions, read in mamba_ssm 2.3.2.post1, are the ops' own: `selective_scan_fn
 channel-major with decays exp(delta A), B and C of one group, of several or constant;
 it starts from zero, and its backward does not use the last state's cotangent.
 `mamba_chunk_scan_combined` has tokens before heads and states P x N; it clamps dt to
-`dt_limit`, by itself to (0, inf), which the op does not know.
+`dt_limit`, by itself to (0, inf), which the op does not know. Its softplus is
+log(exp(dt) + 1), which has no digits left where dt is far below zero: a finding.
 
-The first is a compiled extension of the package, the second Triton; both want a CUDA
-device. `selective_scan_ref`, a loop in torch, runs anywhere: it stands in a file that
-imports the extension, so that it is taken from the source on its own. Left out is
-`ssd_chunk_scan_combined_ref`, which takes whole chunks alone; `mamba_ssm_step` has
-`selective_state_update`, one step that writes its state in place.
+The first is a compiled extension of the package and wants a CUDA device. The second is
+Triton, without a device run by its interpreter. `selective_scan_ref`, a loop in torch,
+runs anywhere: it stands in a file that imports the extension, so that it is taken from
+the source on its own. Left out is `ssd_chunk_scan_combined_ref`, which takes whole
+chunks alone; `mamba_ssm_step` has `selective_state_update`, a single step.
 """
 
 import ast
 import sys
+from dataclasses import replace
 from functools import cache
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
@@ -24,7 +26,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from scancheck.adapters.mamba_ssm_interpreted import take_devices_away
 from scancheck.adapters.triton_configurations import FIRST, take_first
+from scancheck.adapters.triton_interpreter import BF16_IS_WRONG, activate
 from scancheck.contract import Contract, Structure
 from scancheck.errors import KernelUnavailable
 from scancheck.kernel import Kernel
@@ -40,13 +44,15 @@ _SCAN = "ops/selective_scan_interface.py"
 _SSD = "ops/triton/ssd_combined.py"
 DTYPES = ("fp32", "fp16", "bf16")
 _TENSORS = ("u", "delta", "A", "B", "C", "D", "z", "delta_bias", "delta_softplus")
+LONGEST_INTERPRETED = 300  # tokens, as other kernels in chunks of 64
 CHUNK = 64  # tokens; the function has no number of its own, the models say 256
 _CONTRACTS = {
     # Steps one by one, each of one multiplication and one addition, in fp32.
     "selective_scan_ref": Contract(
         structure=Structure(kind="sequential"), range="sequential"
     ),
-    # Operands of products have the format of x, and so have states between chunks.
+    # Operands of products have the format of x, and so have states between chunks. An
+    # exponent of a decay is cut off at zero (tl.minimum), so that A has to be negative.
     "mamba_chunk_scan_combined": Contract(
         structure=Structure(kind="chunk", chunk=CHUNK, inner="tree"),
         log="diff",
@@ -54,6 +60,7 @@ _CONTRACTS = {
         operands="storage",
         state="storage",
         state_every=CHUNK,
+        domain=(("A", -inf, 0.0),),
     ),
 }
 
@@ -75,10 +82,16 @@ def mamba_chunk_scan_combined(**tensors: "Tensor") -> "tuple[Tensor, Tensor]":
     """y [B, T, H, P] and final_states [B, H, P, N], dt as it is given.
 
     Its parts have about 200 configurations, all timed for each class of sizes if let.
+    Raises ValueError without a token: the package would write the first chunk's state,
+    which has no memory then (2.3.2.post1, `_state_passing_fwd`).
     """
-    take_first()
-    function = imported("ops.triton.ssd_combined").mamba_chunk_scan_combined
-    y, state = function(
+    if tensors["x"].shape[1] == 0:
+        raise ValueError("x: expected a token; mamba_ssm writes beyond a state of none")
+    interpreted = tensors["x"].device.type == "cpu"
+    if not interpreted:
+        take_first()
+    module = triton_module("ops.triton.ssd_combined", interpreted)
+    y, state = module.mamba_chunk_scan_combined(
         **tensors, chunk_size=CHUNK, dt_limit=(-inf, inf), return_final_states=True
     )
     return y, state.float()
@@ -104,6 +117,17 @@ def imported(name: str) -> Any:
     finally:
         if not whole:
             del sys.modules["mamba_ssm"]
+
+
+@cache
+def triton_module(name: str, interpreted: bool) -> Any:
+    """A module of the package with Triton kernels, on the CPU interpreted ones."""
+    if not interpreted:
+        return imported(name)
+    activate()
+    module = imported(name)
+    take_devices_away()
+    return module
 
 
 @cache
@@ -167,10 +191,15 @@ def _version() -> str:
 
 
 def mamba_ssm_kernels() -> tuple[Kernel, ...]:
-    """The two kernels for CUDA devices and the reference."""
+    """The two kernels and the reference."""
     fast = unavailable("selective_scan_fn", _SCAN, _EXTENSION, "triton", "einops")
     combined = unavailable("mamba_chunk_scan_combined", _SSD, "triton", "einops")
     layouts = ("keys=grouped", "keys=constant")
+    interpreted = device_unavailable() is not None
+    chunked = _CONTRACTS["mamba_chunk_scan_combined"]
+    if interpreted:  # tl.cumsum is NumPy's there
+        structure = replace(chunked.structure, inner="sequential")
+        chunked = replace(chunked, structure=structure)
     return (
         Kernel(
             name="mamba_ssm.selective_scan_fn",
@@ -200,17 +229,18 @@ def mamba_ssm_kernels() -> tuple[Kernel, ...]:
             name="mamba_ssm.mamba_chunk_scan_combined",
             op="ssd",
             call=mamba_chunk_scan_combined,
-            contract=_CONTRACTS["mamba_chunk_scan_combined"],
-            dtypes=DTYPES,
+            contract=chunked,
+            dtypes=DTYPES[:2] if interpreted else DTYPES,
             chunk=CHUNK,
             gradients=True,
             supports=(
                 *("x", "dt", "A", "B", "C", "D", "z", "dt_bias", "initial_states"),
                 "dt_softplus",
             ),
-            unavailable=_on_a_device(combined),
-            note=f"each Triton kernel with {FIRST}",
+            unavailable=combined,
             packages=PACKAGES,
-            devices=("cuda",),
+            longest=LONGEST_INTERPRETED if interpreted else None,
+            note=BF16_IS_WRONG if interpreted else f"each Triton kernel with {FIRST}",
+            devices=("cpu",) if interpreted else ("cuda",),
         ),
     )

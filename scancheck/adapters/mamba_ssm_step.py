@@ -12,17 +12,14 @@ the order is sequential, and there are no gradients. D and dt_bias are optional 
 too, but where one is None the call raises (`*... if D is not None else 0`): zeros stand
 in for them. Keys of several groups or constant ones are not given to `.selective_scan`.
 
-Without a CUDA device it runs in Triton's interpreter; what it says to torch of devices
-is left out there.
+Its softplus is log(exp(dt) + 1), without digits far below zero, as in the chunks.
+Without a CUDA device it runs in Triton's interpreter.
 """
 
-from contextlib import nullcontext
-from functools import cache
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from scancheck.adapters.mamba_ssm import DTYPES, PACKAGES, imported, unavailable
-from scancheck.adapters.triton_interpreter import BF16_IS_WRONG, activate
+from scancheck.adapters.mamba_ssm import DTYPES, PACKAGES, triton_module, unavailable
+from scancheck.adapters.triton_interpreter import BF16_IS_WRONG
 from scancheck.contract import Contract, Structure
 from scancheck.kernel import Kernel
 from scancheck.kernels.cuda.toolkit import device_unavailable
@@ -100,19 +97,8 @@ def ssd_step(
     return y
 
 
-@cache
 def _function(interpreted: bool) -> Any:
-    """The function; interpreted it says nothing of devices to torch."""
-    if interpreted:
-        activate()
-    module = imported(f"ops.triton.{FUNCTION}")
-    if interpreted:
-        # Within it `torch` makes an empty tensor, and names a device for the launch.
-        module.torch = SimpleNamespace(
-            empty_like=module.torch.empty_like,
-            cuda=SimpleNamespace(device=lambda index: nullcontext()),
-        )
-    return getattr(module, FUNCTION)
+    return getattr(triton_module(f"ops.triton.{FUNCTION}", interpreted), FUNCTION)
 
 
 STEPS = {"selective_scan": selective_scan_step, "ssd": ssd_step}

@@ -19,8 +19,9 @@ with tokens that change nothing, f = inf, i = -inf and zeros (the package's own 
 takes 25 and -25, which moves an m below -25). They are judged in fp32 and fp64: in 16
 bits they raise where a state is given, and the op's is fp32.
 
-The Triton forms (limit_chunk, xl_chunk) are not adapted: they load and store n without
-a mask, so that a width that is no power of two is read and written beyond its end.
+The Triton forms (limit_chunk, xl_chunk) are not adapted. They take block pointers,
+which Triton 3.9 has removed, compiled and interpreted, and they load and store n
+without a mask: a width that is no power of two is read and written beyond its end.
 """
 
 import ast

@@ -342,6 +342,17 @@ def test_initial_state_may_be_left_out(kernel: Kernel) -> None:
 
 
 @needs_fla
+def test_a_normaliser_without_tokens_is_lost() -> None:
+    """The key sum of no token should be the first one: an update may end that."""
+    kernel = KERNELS["fla.fused_recurrent_linear_attn.normalize"]
+    tensors = case(kernel)
+    none = {n: x if n in STATES else x[:, :0] for n, x in tensors.items()}
+    _, state, key_sum = kernel.call(**none)
+    assert torch.equal(state, tensors["initial_state"])
+    assert key_sum.shape == (B, 0, H, K)
+
+
+@needs_fla
 def test_float32_is_refused_by_the_chunked_delta_rule() -> None:
     """The row leaves out fp32 because fla does; an update may end that."""
     kernel = KERNELS["fla.chunk_delta_rule"]

@@ -100,10 +100,12 @@ def test_the_extension_is_the_loop(keys: str) -> None:
     assert all(off(f, w) < MARGIN for f, w in zip(found, want, strict=True))
 
 
-@pytest.mark.gpu
 @pytest.mark.skipif(COMBINED.unavailable is not None, reason=str(COMBINED.unavailable))
 def test_chunks_are_the_loop() -> None:
-    """On a device: groups, states P x N, softplus, D and the gate; in TF32."""
+    """Groups, states P x N, softplus, D and the gate; gradients of all; TF32 allowed.
+
+    On a device where there is one, else interpreted.
+    """
     x = drawn(
         {
             **dict.fromkeys(("x", "z"), (B, L, H, P)),
@@ -113,8 +115,9 @@ def test_chunks_are_the_loop() -> None:
             "initial_states": (B, H, P, N),
         }
     )
-    found = COMBINED.call(**{n: v.cuda() for n, v in x.items()}, dt_softplus=True)
-    x = {name: values.double() for name, values in x.items()}
+    given = {n: v.to(COMBINED.devices[0]).requires_grad_() for n, v in x.items()}
+    found = COMBINED.call(**given, dt_softplus=True)
+    x = {name: values.double().requires_grad_() for name, values in x.items()}
     d = softplus(x["dt"] + x["dt_bias"])
     keys, queries = (x[name].repeat_interleave(H // G, 2) for name in ("B", "C"))
     state, outputs = x["initial_states"], []
@@ -125,6 +128,41 @@ def test_chunks_are_the_loop() -> None:
         outputs.append(read + x["D"][:, None] * x["x"][:, t])
     want = torch.stack(outputs, 1) * silu(x["z"]), state
     assert all(off(f, w) < 1e-2 for f, w in zip(found, want, strict=True))
+    slopes = torch.autograd.grad([y.sum() for y in found], list(given.values()))
+    wanted = torch.autograd.grad([y.sum() for y in want], list(x.values()))
+    errors = dict(zip(x, map(off, slopes, wanted), strict=True))
+    assert max(errors.values()) < 1e-2, errors
+
+
+@pytest.mark.skipif(
+    COMBINED.unavailable is not None or COMBINED.devices == ("cuda",),
+    reason=str(COMBINED.unavailable or "the interpreter's exponentials are exact"),
+)
+@pytest.mark.parametrize(("dt", "wrong"), [(0.5, False), (-6.0, False), (-18.0, True)])
+def test_softplus_loses_its_tail(dt: float, wrong: bool) -> None:
+    """log(exp(dt) + 1) is zero at -18, where softplus is exp(-18): a finding."""
+    one = torch.ones(1, 1, 1, 1)
+    given = {"x": one, "dt": torch.full((1, 1, 1), dt), "A": torch.zeros(1)}
+    _, state = COMBINED.call(**given, B=one, C=one, dt_softplus=True)
+    want = float(softplus(torch.tensor(dt, dtype=torch.float64)))
+    assert (abs(state.item() / want - 1.0) > 0.1) == wrong
+
+
+@pytest.mark.skipif(COMBINED.unavailable is not None, reason=str(COMBINED.unavailable))
+def test_growth_is_cut_off() -> None:
+    """Why the contract's domain has A at most zero: a token keeps what came before."""
+    ones = torch.ones(1, 3, 1, 1, device=COMBINED.devices[0])
+    given = {"x": ones, "dt": ones[..., 0], "A": ones[0, :1, 0, 0]}
+    y, _ = COMBINED.call(**given, B=ones, C=ones)
+    assert [round(float(x)) for x in y.flatten()] == [1, 2, 3]  # not 1, 1 + e, ...
+    assert COMBINED.contract is not None
+    assert ("A", float("-inf"), 0.0) in COMBINED.contract.domain
+
+
+def test_chunks_refuse_a_call_without_tokens() -> None:
+    """The package would write a state where there is none, interpreted as compiled."""
+    with pytest.raises(ValueError, match="expected a token"):
+        COMBINED.call(x=torch.ones(1, 0, 2, 3))
 
 
 def test_a_missing_package_is_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,16 +222,19 @@ def test_its_own_imports_are_left_out(
 
 
 def test_devices_are_told() -> None:
-    """Two run on CUDA devices alone; all declare gradients."""
+    """One runs on CUDA devices alone; one is interpreted where there is none."""
     assert {k.name: k.devices for k in KERNELS.values()} == {
         "mamba_ssm.selective_scan_fn": ("cuda",),
         "mamba_ssm.selective_scan_ref": ("cpu", "cuda"),
-        "mamba_ssm.mamba_chunk_scan_combined": ("cuda",),
+        "mamba_ssm.mamba_chunk_scan_combined": COMBINED.devices,
     }
+    interpreted = COMBINED.devices == ("cpu",)
+    assert ("bf16" in COMBINED.dtypes) == (not interpreted)
+    assert (COMBINED.longest is not None) == interpreted
 
 
 def test_chunks_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each part has one configuration before the function is called, and it is told."""
+    """On a device each part has one configuration before the function is called."""
     order: list[str] = []
 
     def combined(**given: object) -> tuple[Tensor, Tensor]:
@@ -201,9 +242,10 @@ def test_chunks_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
         return torch.zeros(1), torch.zeros(1, dtype=torch.bfloat16)
 
     module = SimpleNamespace(mamba_chunk_scan_combined=combined)
-    monkeypatch.setattr(mamba_ssm, "imported", lambda name: module)
+    monkeypatch.setattr(mamba_ssm, "triton_module", lambda name, interpreted: module)
     monkeypatch.setattr(mamba_ssm, "take_first", lambda: order.append("first"))
-    _, state = COMBINED.call(x=torch.zeros(1))
+    _, state = COMBINED.call(x=torch.zeros(1, 1, device="meta"))
     assert order == ["first", "['chunk_size', 'dt_limit', 'return_final_states', 'x']"]
     assert state.dtype == torch.float32
-    assert "first of its configurations" in str(COMBINED.note)
+    _ = COMBINED.call(x=torch.zeros(1, 1))
+    assert order.count("first") == 1
