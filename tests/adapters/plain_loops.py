@@ -15,8 +15,10 @@ SHARED += ("delta_rule", "gated_delta_rule", "kda", "normalized_linear_attention
 OUTPUTS = {
     "linear_scan": ("h", "final_state"),
     "selective_scan": ("y", "last_state"),
+    "ssd": ("y", "final_states"),
     "normalized_linear_attention": ("o", "final_state", "final_key_sum"),
 }
+SOFTPLUS = {"selective_scan": "delta_softplus", "ssd": "dt_softplus"}  # switches
 FLOOR = 1e-10  # of flash-linear-attention's normaliser
 
 
@@ -29,11 +31,19 @@ def loop(
         found = linear_scan(x)
     elif op == "normalized_linear_attention":
         found = normalized(x)
-    elif op == "selective_scan":
-        found = selective_scan(x, (switches or {}).get("delta_softplus", False))
+    elif op in SOFTPLUS:
+        scan = selective_scan if op == "selective_scan" else ssd
+        found = scan(x, (switches or {}).get(SOFTPLUS[op], False))
+    elif op == "gated_delta_product":
+        found = delta_product(x)
     else:
         found = with_heads(op, x)
     return dict(zip(OUTPUTS.get(op, ("o", "final_state")), found, strict=True))
+
+
+def softplused(op: str, x: dict[str, Tensor]) -> tuple[Tensor, ...]:
+    """All outputs, with softplus where the op has it."""
+    return tuple(loop(op, x, dict.fromkeys(SOFTPLUS.values(), True)).values())
 
 
 def linear_scan(x: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
@@ -48,16 +58,17 @@ def linear_scan(x: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
     return torch.stack(outputs, 1), state
 
 
-def selective_scan(x: dict[str, Tensor], softplused: bool) -> tuple[Tensor, Tensor]:
-    """h = exp(delta A) h + delta B u; y = (C h + D u) silu(z), [B, D, L], h_0 = 0.
+def selective_scan(x: dict[str, Tensor], soft: bool) -> tuple[Tensor, Tensor]:
+    """h = exp(delta A) h + delta B u; y = (C h + D u) silu(z), [B, D, L].
 
-    B and C are [B, N, L], [B, G, N, L] for groups of channels, or constant [D, N].
+    From zero, or an initial_state of a form that takes one. B and C are [B, N, L],
+    [B, G, N, L] for groups of channels, or constant [D, N].
     """
     u, delta = x["u"], x["delta"]
     channels = u.shape[1]
     if "delta_bias" in x:
         delta = delta + x["delta_bias"][:, None]
-    delta = softplus(delta) if softplused else delta
+    delta = softplus(delta) if soft else delta
 
     def at(name: str, t: int) -> Tensor:
         keys = x[name]
@@ -67,7 +78,8 @@ def selective_scan(x: dict[str, Tensor], softplused: bool) -> tuple[Tensor, Tens
             return keys[:, None, :, t]
         return keys[..., t].repeat_interleave(channels // keys.shape[1], 1)
 
-    state, outputs = u.new_zeros(*u.shape[:2], x["A"].shape[1]), []
+    state = x.get("initial_state", u.new_zeros(*u.shape[:2], x["A"].shape[1]))
+    outputs = []
     for t in range(u.shape[2]):
         step = delta[:, :, t, None]
         drive = step * u[:, :, t, None] * at("B", t)
@@ -77,6 +89,53 @@ def selective_scan(x: dict[str, Tensor], softplused: bool) -> tuple[Tensor, Tens
     if "D" in x:
         y = y + x["D"][:, None] * u
     return (y * silu(x["z"]) if "z" in x else y), state
+
+
+def ssd(x: dict[str, Tensor], soft: bool) -> tuple[Tensor, Tensor]:
+    """S = exp(d A) S + d x B^T (P x N); y = (S C + D x) silu(z), [B, T, H, P].
+
+    B and C are [B, T, G, N], neighbouring heads sharing one.
+    """
+    values, d = x["x"], x["dt"]
+    if "dt_bias" in x:
+        d = d + x["dt_bias"]
+    d = softplus(d) if soft else d
+    batch, steps, heads, width = values.shape
+    shared = heads // x["B"].shape[2]
+    keys, queries = (x[name].repeat_interleave(shared, 2) for name in ("B", "C"))
+    state = x.get(
+        "initial_states", values.new_zeros(batch, heads, width, keys.shape[3])
+    )
+    outputs = []
+    for t in range(steps):
+        decay = (d[:, t] * x["A"]).exp()[..., None, None]
+        write = d[:, t, :, None] * values[:, t]
+        state = decay * state + write[..., None] * keys[:, t, :, None]
+        outputs.append(torch.einsum("bhpn,bhn->bhp", state, queries[:, t]))
+    y = torch.stack(outputs, 1)
+    if "D" in x:
+        y = y + x["D"][:, None] * values
+    return (y * silu(x["z"]) if "z" in x else y), state
+
+
+def delta_product(x: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """Siems et al. 2025: one decay of the state, then M steps of the delta rule."""
+    keys, values = x["k"], x["v"]  # [B, T, M, H, K] and [B, T, M, H, V]
+    batch, steps, substeps, heads, width = keys.shape
+    state = x.get(
+        "initial_state", values.new_zeros(batch, heads, width, values.shape[4])
+    )
+    outputs = []
+    for t in range(steps):
+        state = x["g"][:, t].exp()[..., None, None] * state
+        for j in range(substeps):
+            k = keys[:, t, j]
+            missing = values[:, t, j] - torch.einsum("bhkv,bhk->bhv", state, k)
+            write = x["beta"][:, t, j, :, None] * missing
+            state = state + k[..., None] * write[..., None, :]
+        read = width**-0.5 * x["q"][:, t]
+        outputs.append(torch.einsum("bhkv,bhk->bhv", state, read))
+    return torch.stack(outputs, 1), state
 
 
 def normalized(x: dict[str, Tensor]) -> tuple[Tensor, ...]:

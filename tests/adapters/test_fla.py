@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from plain_loops import SHARED, loop
 from torch import Tensor
 
 from scancheck.adapters import fla
@@ -24,9 +25,6 @@ KERNELS = {kernel.name: kernel for kernel in adapters() if kernel.name[:4] == "f
 HERE = [kernel for kernel in KERNELS.values() if kernel.unavailable is None]
 B, T, H, HV, K, V, D, M = 1, 70, 2, 4, 16, 16, 5, 3
 NORMALIZED, PRODUCT = "normalized_linear_attention", "gated_delta_product"
-GROUPED = ("linear_attention", "simple_gla", "retention", "lightning_attention")
-GROUPED += (NORMALIZED,)
-GROUPED += ("delta_rule", "gated_delta_rule", "kda")
 SHAPES = {
     "v": (B, T, "heads", V),
     "beta": (B, T, "heads"),
@@ -110,83 +108,6 @@ def case(kernel: Kernel, dtype: str = "fp32", heads: int = H) -> dict[str, Tenso
     return tensors
 
 
-def loop(op: str, given: dict[str, Tensor]) -> tuple[Tensor, ...]:
-    """Output and final state token by token, S = diag(w) S diag(z) + p (q^T S) + k v^T.
-
-    The steps are those of the ops' definitions: linear_attention to kda as in Yang et
-    al. 2024 (gated delta networks), rwkv6 and rwkv7 as in Peng et al. 2024 and 2025.
-    """
-    x = dict(given)
-    state = x["initial_state"]
-    outputs = []
-    if op == "linear_scan":
-        for t in range(T):
-            state = x["g"][:, t].exp() * state + x["b"][:, t]
-            outputs.append(state)
-        return torch.stack(outputs, 1), state
-    heads = state.shape[1]
-    read = x.get("q", x.get("r"))
-    assert read is not None
-    if op in GROUPED:
-        read, x["k"] = (y.repeat_interleave(heads // H, 2) for y in (read, x["k"]))
-    scale = 1.0 if op == "rwkv7" else K**-0.5
-    if op == PRODUCT:
-        return product_loop(x)
-    key_sum = x.get("initial_key_sum")
-    order = torch.arange(heads, dtype=torch.float64)
-    constant = {
-        "retention": 1 - 2 ** (-5 - order),
-        "lightning_attention": (-8 / heads * order).exp(),
-    }
-    for t in range(T):
-        k, v, r = x["k"][:, t], x["v"][:, t], scale * read[:, t]
-        w = torch.ones(B, heads, 1, dtype=torch.float64)
-        if op in constant:
-            w = constant[op][None, :, None].expand(B, heads, 1)
-        elif op in ("simple_gla", "gated_delta_rule"):
-            w = x["g"][:, t, :, None].exp()
-        for gate in ("g" if op == "kda" else "", "gk", "w"):
-            w = x[gate][:, t].exp() if gate in x else w
-        decayed = w[..., None] * state
-        if "gv" in x:
-            decayed = decayed * x["gv"][:, t, :, None].exp()
-        write = v
-        if "beta" in x:
-            erased = torch.einsum("bhkv,bhk->bhv", decayed, k)
-            write = x["beta"][:, t, :, None] * (v - erased)
-        new = decayed + k[..., None] * write[..., None, :]
-        if op == "rwkv7":
-            seen = torch.einsum("bhkv,bhk->bhv", state, x["a"][:, t])
-            new = new + x["b"][:, t, ..., None] * seen[..., None, :]
-        if key_sum is not None:
-            key_sum = key_sum + k
-            read_sum = (key_sum * r).sum(-1, keepdim=True) + 1e-10
-            outputs.append(torch.einsum("bhkv,bhk->bhv", new, r) / read_sum)
-        elif op == "rwkv6":
-            bonus = (x["u"] * k)[..., None] * v[..., None, :]
-            outputs.append(torch.einsum("bhkv,bhk->bhv", state + bonus, r))
-        else:
-            outputs.append(torch.einsum("bhkv,bhk->bhv", new, r))
-        state = new
-    further = () if key_sum is None else (key_sum,)
-    return torch.stack(outputs, 1), state, *further
-
-
-def product_loop(x: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-    """Siems et al. 2025: one decay of the state, then M steps of the delta rule."""
-    state = x["initial_state"]
-    outputs = []
-    for t in range(T):
-        state = x["g"][:, t].exp()[..., None, None] * state
-        for j in range(M):
-            k = x["k"][:, t, j]
-            missing = x["v"][:, t, j] - torch.einsum("bhkv,bhk->bhv", state, k)
-            write = x["beta"][:, t, j, :, None] * missing
-            state = state + k[..., None] * write[..., None, :]
-        outputs.append(torch.einsum("bhkv,bhk->bhv", state, K**-0.5 * x["q"][:, t]))
-    return torch.stack(outputs, 1), state
-
-
 def gradients(
     tensors: dict[str, Tensor], outputs: tuple[Tensor, ...]
 ) -> dict[str, Tensor]:
@@ -225,7 +146,7 @@ def errors(
         name: x.detach().double().requires_grad_(backward)
         for name, x in (want_of or tensors).items()
     }
-    found, want = kernel.call(**given), loop(kernel.op, exact)
+    found, want = kernel.call(**given), tuple(loop(kernel.op, exact).values())
     assert len(found) == len(want)
     assert found[0].dtype == tensors["b" if kernel.op == "linear_scan" else "v"].dtype
     assert {x.dtype for x in found[1:]} == {torch.float32}
@@ -254,7 +175,7 @@ def test_conventions_are_the_ops(kernel: Kernel) -> None:
 @needs_fla
 @pytest.mark.parametrize(
     "kernel",
-    [k for k in HERE if k.op in GROUPED and heads_of(k) == "shared"],
+    [k for k in HERE if k.op in SHARED and heads_of(k) == "shared"],
     ids=lambda kernel: kernel.name,
 )
 def test_value_heads_share_neighbouring_key_heads(kernel: Kernel) -> None:

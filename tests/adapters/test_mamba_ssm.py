@@ -6,8 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from plain_loops import softplused
 from torch import Tensor
-from torch.nn.functional import silu, softplus
+from torch.nn.functional import softplus
 
 from scancheck.adapters import mamba_ssm
 from scancheck.adapters.catalog import adapters
@@ -38,26 +39,6 @@ def drawn(shapes: dict[str, tuple[int, ...]]) -> dict[str, Tensor]:
     return found | {"A": -0.2 * found["A"].abs()}
 
 
-def selective_loop(x: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-    """h = exp(d A) h + d B u; y = (C h + D u) silu(z), by token from zero."""
-    d = softplus(x["delta"] + x["delta_bias"][:, None])
-
-    def at(name: str, t: int) -> Tensor:  # [D, N], or [B, D, N] where it varies
-        keys = x[name]
-        if keys.ndim == 2:
-            return keys
-        grouped = keys if keys.ndim == 4 else keys[:, None]
-        return grouped[..., t].repeat_interleave(D // grouped.shape[1], 1)
-
-    state, outputs = x["A"].new_zeros(B, D, N), []
-    for t in range(L):
-        drive = (d[:, :, t] * x["u"][:, :, t])[..., None] * at("B", t)
-        state = (d[:, :, t, None] * x["A"]).exp() * state + drive
-        read = (state * at("C", t)).sum(-1)
-        outputs.append(read + x["D"] * x["u"][:, :, t])
-    return torch.stack(outputs, 2) * silu(x["z"]), state
-
-
 def off(found: Tensor, want: Tensor) -> float:
     """The error's norm relative to that of what is wanted."""
     want = want.detach().cpu()
@@ -78,14 +59,14 @@ def test_the_reference_is_the_loop(keys: str) -> None:
     tensors = {n: x.requires_grad_() for n, x in selective_case(keys).items()}
     exact = {n: x.detach().double().requires_grad_() for n, x in tensors.items()}
     found = REFERENCE.call(**tensors, delta_softplus=True)
-    want = selective_loop(exact)
+    want = softplused("selective_scan", exact)
     assert all(off(f, w) < MARGIN for f, w in zip(found, want, strict=True))
     slopes = torch.autograd.grad([x.sum() for x in found], list(tensors.values()))
     wanted = torch.autograd.grad([x.sum() for x in want], list(exact.values()))
     errors = dict(zip(tensors, map(off, slopes, wanted), strict=True))
     assert max(errors.values()) < MARGIN, errors
     swapped = exact | {"B": exact["C"], "C": exact["B"]}
-    assert off(found[1], selective_loop(swapped)[1]) > 0.1
+    assert off(found[1], softplused("selective_scan", swapped)[1]) > 0.1
 
 
 @pytest.mark.gpu
@@ -96,7 +77,9 @@ def test_the_extension_is_the_loop(keys: str) -> None:
     tensors = selective_case(keys)
     given = {name: x.cuda() for name, x in tensors.items()}
     found = FAST.call(**given, delta_softplus=True)
-    want = selective_loop({name: x.double() for name, x in tensors.items()})
+    want = softplused(
+        "selective_scan", {name: x.double() for name, x in tensors.items()}
+    )
     assert all(off(f, w) < MARGIN for f, w in zip(found, want, strict=True))
 
 
@@ -118,15 +101,7 @@ def test_chunks_are_the_loop() -> None:
     given = {n: v.to(COMBINED.devices[0]).requires_grad_() for n, v in x.items()}
     found = COMBINED.call(**given, dt_softplus=True)
     x = {name: values.double().requires_grad_() for name, values in x.items()}
-    d = softplus(x["dt"] + x["dt_bias"])
-    keys, queries = (x[name].repeat_interleave(H // G, 2) for name in ("B", "C"))
-    state, outputs = x["initial_states"], []
-    for t in range(L):
-        write = (d[:, t, :, None] * x["x"][:, t])[..., None] * keys[:, t, :, None]
-        state = (d[:, t] * x["A"]).exp()[..., None, None] * state + write
-        read = (state * queries[:, t, :, None]).sum(-1)
-        outputs.append(read + x["D"][:, None] * x["x"][:, t])
-    want = torch.stack(outputs, 1) * silu(x["z"]), state
+    want = softplused("ssd", x)
     assert all(off(f, w) < 1e-2 for f, w in zip(found, want, strict=True))
     slopes = torch.autograd.grad([y.sum() for y in found], list(given.values()))
     wanted = torch.autograd.grad([y.sum() for y in want], list(x.values()))

@@ -7,8 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from plain_loops import SOFTPLUS, softplused
 from torch import Tensor
-from torch.nn.functional import normalize, silu, softplus
+from torch.nn.functional import normalize
 
 from scancheck.adapters import transformers
 from scancheck.adapters.catalog import adapters
@@ -77,55 +78,9 @@ def case(kernel: Kernel) -> dict[str, Tensor]:
     return found
 
 
-def delta_loop(x: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-    """S = exp(g) S; S = S + beta k (v - S^T k)^T; o = K^-1/2 S^T q, by token."""
-    shared = HV // x["k"].shape[2]
-    q, k = (x[name].repeat_interleave(shared, 2) for name in ("q", "k"))
-    gate = x["g"] if x["g"].ndim == 4 else x["g"][..., None]
-    state, outputs = x["initial_state"], []
-    for t in range(T):
-        state = gate[:, t, :, :, None].exp() * state
-        seen = torch.einsum("bhkv,bhk->bhv", state, k[:, t])
-        write = x["beta"][:, t, :, None] * (x["v"][:, t] - seen)
-        state = state + torch.einsum("bhk,bhv->bhkv", k[:, t], write)
-        outputs.append(torch.einsum("bhkv,bhk->bhv", state, q[:, t]) * K**-0.5)
-    return torch.stack(outputs, 1), state
-
-
-def ssd_loop(x: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-    """S = exp(d A) S + d x B^T (P x N); y = S C + D x, by token."""
-    d = softplus(x["dt"] + x["dt_bias"])
-    keys, queries = (x[name].repeat_interleave(HV // H, 2) for name in ("B", "C"))
-    state, outputs = x["initial_states"], []
-    for t in range(T):
-        decay = (d[:, t] * x["A"]).exp()[..., None, None]
-        write = d[:, t, :, None] * x["x"][:, t]
-        state = decay * state + write[..., None] * keys[:, t, :, None]
-        read = torch.einsum("bhpn,bhn->bhp", state, queries[:, t])
-        outputs.append(read + x["D"][:, None] * x["x"][:, t])
-    return torch.stack(outputs, 1), state
-
-
-def selective_loop(x: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-    """h = exp(d A) h + d B u; y = (C h + D u) silu(z), by token from zero."""
-    d = softplus(x["delta"] + x["delta_bias"][:, None])
-    state, outputs = x["A"].new_zeros(B, D, K), []
-    for t in range(T):
-        decay = (d[:, :, t, None] * x["A"]).exp()
-        drive = (d[:, :, t] * x["u"][:, :, t])[..., None] * x["B"][:, None, :, t]
-        state = decay * state + drive
-        read = torch.einsum("bdn,bn->bd", state, x["C"][:, :, t])
-        outputs.append(read + x["D"] * x["u"][:, :, t])
-    return torch.stack(outputs, 2) * silu(x["z"]), state
-
-
-LOOPS = {"ssd": ssd_loop, "selective_scan": selective_loop}
-SWITCHES = {"ssd": "dt_softplus", "selective_scan": "delta_softplus"}
-
-
 def called(kernel: Kernel, tensors: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
     """Output and final state of the kernel, with softplus where the op has it."""
-    switch = {SWITCHES[kernel.op]: True} if kernel.op in SWITCHES else {}
+    switch = {SOFTPLUS[kernel.op]: True} if kernel.op in SOFTPLUS else {}
     output, state = kernel.call(**tensors, **switch)
     return output, state
 
@@ -143,7 +98,7 @@ def test_outputs_and_gradients_are_those_of_a_loop(kernel: Kernel) -> None:
     tensors = {n: x.requires_grad_() for n, x in case(kernel).items()}
     exact = {n: x.detach().double().requires_grad_() for n, x in tensors.items()}
     found = called(kernel, tensors)
-    want = LOOPS.get(kernel.op, delta_loop)(exact)
+    want = softplused(kernel.op, exact)
     assert all(off(f, w) < MARGIN for f, w in zip(found, want, strict=True))
     source = torch.Generator().manual_seed(8)
     bars = [torch.randn(w.shape, generator=source, dtype=torch.float64) for w in want]
@@ -160,15 +115,14 @@ def test_outputs_and_gradients_are_those_of_a_loop(kernel: Kernel) -> None:
 def test_the_case_tells_conventions_apart(kernel: Kernel) -> None:
     """A loop with other groups, or keys for queries, is far from the function."""
     tensors = case(kernel)
-    one, other = ("B", "C") if kernel.op in SWITCHES else ("q", "k")
+    one, other = ("B", "C") if kernel.op in SOFTPLUS else ("q", "k")
     found = called(kernel, tensors)
-    loop = LOOPS.get(kernel.op, delta_loop)
     exact = {name: x.double() for name, x in tensors.items()}
     swapped = exact | {one: exact[other], other: exact[one]}
-    assert off(found[0], loop(swapped)[0]) > 0.1
+    assert off(found[0], softplused(kernel.op, swapped)[0]) > 0.1
     if kernel.op != "selective_scan":
         flipped = exact | {name: exact[name].flip(2) for name in (one, other)}
-        assert off(found[0], loop(flipped)[0]) > 0.1
+        assert off(found[0], softplused(kernel.op, flipped)[0]) > 0.1
 
 
 @needs_transformers
@@ -184,7 +138,7 @@ def test_dtypes_are_the_ops(kernel: Kernel) -> None:
         output, state = called(kernel, given)
         assert (output.dtype, state.dtype) == (dtype, torch.float32)
         exact = {name: x.double() for name, x in given.items()}
-        want, _ = LOOPS.get(kernel.op, delta_loop)(exact)
+        want, _ = softplused(kernel.op, exact)
         assert off(output, want) < 0.05
 
 
@@ -197,7 +151,7 @@ def test_initial_state_may_be_left_out(kernel: Kernel) -> None:
     for name in ("initial_state", "initial_states"):
         if tensors.pop(name, None) is not None:
             exact[name] = torch.zeros_like(exact[name])
-    want = LOOPS.get(kernel.op, delta_loop)(exact)
+    want = softplused(kernel.op, exact)
     found = called(kernel, tensors)
     assert all(off(f, w) < MARGIN for f, w in zip(found, want, strict=True))
 
