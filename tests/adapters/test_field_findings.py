@@ -104,3 +104,28 @@ def test_the_loop_does_not_agree_with_anything() -> None:
     case = case_from_json(finding["case"])
     (outputs,) = by_loop(case, OUTPUTS[case.op][0], gradient=False)
     assert len(outputs.unique()) > outputs.numel() // 2
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "fp16", "bf16"])
+def test_the_last_state_of_constant_keys_lacks_them(dtype: str) -> None:
+    """mamba_ssm 2.3.2.post1 scans without B where B and C are constant.
+
+    It multiplies the output by both afterwards, and hands the state on as it is.
+    """
+    path = REPORTS / "h200" / f"mamba_ssm.selective_scan_fn-{dtype}.json"
+    record = json.loads(path.read_text(encoding="utf-8"))
+    (finding,) = (
+        one
+        for one in record["findings"]
+        if (one["tensor"], one["check"]) == ("last_state", "oracle")
+    )
+    got, _, budget = told(finding)
+    case = case_from_json(finding["case"])
+    assert dict(case.options)["keys"] == "constant"
+    inputs = build(case)
+    tensors = {
+        name: torch.from_numpy(np.array(x)) for name, x in inputs.tensors.items()
+    }
+    tensors["B"] = torch.ones_like(tensors["B"])
+    state = loop(case.op, tensors, dict(inputs.switches))["last_state"]
+    assert abs(float(state[tuple(finding["first_wrong_index"])]) - got) <= budget
