@@ -86,6 +86,8 @@ EXPRESSIONS = {
     ),
 }
 
+FRACTION, SIGN = 2**23 - 1, -(2**31)  # bits of fp32
+
 AXES = 4  # of an operand of the elementwise kernels
 
 # A block for each few threads while blocks are fewer than the multiprocessors of a
@@ -112,7 +114,22 @@ def float64(values: Any) -> Any:
     xp = arrays()
     if isinstance(values, np.ndarray) and not values.any():
         return xp.zeros(values.shape)
+    if isinstance(values, xp.ndarray) and values.dtype == np.float32:
+        return _widened(values)
     return xp.asarray(values, dtype=np.float64)
+
+
+def _widened(values: Any) -> Any:
+    """fp32 values of the card as float64.
+
+    CuPy's conversion makes zeros of subnormal ones. Those are their fractions, which
+    are integers, times the smallest one.
+    """
+    values = arrays().ascontiguousarray(values)
+    bits = values.view(np.int32)
+    size = (bits & FRACTION).astype(np.float64) * 2.0**-149
+    below = (bits & ~(FRACTION | SIGN)) == 0
+    return np.where(below, np.copysign(size, bits), values.astype(np.float64))
 
 
 def on_cpu(part: Any) -> NDArray[Any]:

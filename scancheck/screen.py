@@ -109,14 +109,12 @@ def screen(
     )
     groups, steps, lanes = b.shape
     start = tensors.get("initial_state")
-    start = (
-        None if start is None else xp.ascontiguousarray(xp.asarray(start, xp.float64))
-    )
+    start = None if start is None else _state(start)
     rules = rules_for(contract, dtype)
     probable = lambda_factor is not None and rules.comp == "none"
     count = groups * lanes
     tallies = xp.zeros((2, FIELDS, count))
-    end = xp.ascontiguousarray(xp.asarray(got["final_state"], xp.float64))
+    end = _state(got["final_state"])
     path = _path(rules, steps, xp, cuda_card.device_index())
     flags = (rules.trees, rules.comp != "none", _is_plain(rules))
     kind = "double" if dtype == "fp64" else "float"
@@ -152,6 +150,12 @@ def screen(
 def _path(rules: Rules, steps: int, xp: Any, device: int) -> Any:
     """`path_table` on the card: counting additions takes longer than judging."""
     return xp.asarray(path_table(rules, steps))
+
+
+def _state(x: Any) -> Any:
+    """A state [B, D] on the card, in float64 and in C order."""
+    xp = cuda_card.arrays()
+    return xp.ascontiguousarray(cuda_card.float64(xp.asarray(x)))
 
 
 def _tensor(x: Any) -> cuda_card.Argument:

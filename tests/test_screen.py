@@ -176,6 +176,21 @@ def test_a_right_kernel_is_a_plain_pass(card: str) -> None:
     assert wrong.first_wrong == wrong.worst_index == (1, 200, 3)
 
 
+def test_subnormal_states_on_the_card_are_read_as_they_are(card: str) -> None:
+    """As they are from the host: CuPy's own conversions make zeros of them."""
+    case, contract = data(3, "subnormal"), Contract(structure=SEQUENTIAL)
+    short = [
+        {name: x.astype(np.float32) for name, x in group.items()}
+        for group in (case.tensors, case.got)
+    ]
+    assert (np.abs(short[1]["final_state"]) < 2.0**-126).any()
+    xp = cuda_card.arrays()
+    there = [{n: xp.asarray(x) for n, x in group.items()} for group in short]
+    here = screen(*short, contract, "fp32")
+    assert screen(*there, contract, "fp32") == here
+    assert here["final_state"].worst <= 1.0
+
+
 def test_fp64_is_judged_in_fp64(card: str) -> None:
     """Cases of fp64, where the reference is no closer than the budget."""
     for seed in range(3):

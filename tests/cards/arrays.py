@@ -108,11 +108,11 @@ class CardArray(NDArrayOperatorsMixin):
 
     def astype(self, dtype: Any) -> Any:
         """A copy in another format."""
-        found = self._array.astype(dtype)
-        if found.dtype == np.float32:
-            # CuPy compiles its kernels so that subnormal results of fp32 become zero.
-            found[np.abs(found) < np.finfo(np.float32).smallest_normal] = 0.0
-        return CardArray(found)
+        return CardArray(_flushed(_flushed(self._array).astype(dtype)))
+
+    def view(self, dtype: Any) -> Any:
+        """The same bits in another format."""
+        return CardArray(self._array.view(dtype))
 
     def reshape(self, *shape: int) -> Any:
         """The entries in another shape."""
@@ -137,6 +137,14 @@ class CardArray(NDArrayOperatorsMixin):
     def all(self, axis: Any = None) -> Any:
         """Whether all along axes are true."""
         return _wrapped(self._array.all(axis))
+
+
+def _flushed(array: NDArray[Any]) -> NDArray[Any]:
+    """CuPy compiles its kernels so that subnormal numbers of fp32 are zeros."""
+    if array.dtype != np.float32:
+        return array
+    below = np.abs(array) < np.finfo(np.float32).smallest_normal
+    return np.where(below, np.copysign(np.float32(0.0), array), array)
 
 
 class CardModule:
