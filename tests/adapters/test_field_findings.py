@@ -129,3 +129,24 @@ def test_the_last_state_of_constant_keys_lacks_them(dtype: str) -> None:
     tensors["B"] = torch.ones_like(tensors["B"])
     state = loop(case.op, tensors, dict(inputs.switches))["last_state"]
     assert abs(float(state[tuple(finding["first_wrong_index"])]) - got) <= budget
+
+
+def test_a_normaliser_beyond_256_has_no_gradient_in_fp16() -> None:
+    """fla-core 0.6.0 divides by its square, which is infinite in fp16 from there on.
+
+    What is left of dq is what comes through the numerator.
+    """
+    name = "fla.fused_recurrent_linear_attn.normalize-fp16.json"
+    record = json.loads((REPORTS / "h200" / name).read_text(encoding="utf-8"))
+    (finding,) = (one for one in record["findings"] if one["tensor"] == "q")
+    got, want, _ = told(finding)
+    case = case_from_json(finding["case"])
+    batch, token, head, key = finding["first_wrong_index"]
+    inputs = build(case).tensors
+    k, v = (inputs[name][batch, : token + 1, head] for name in ("k", "v"))
+    scale = inputs["q"].shape[3] ** -0.5
+    normaliser = scale * k.sum(0) @ inputs["q"][batch, token, head]
+    assert normaliser**2 > np.finfo(np.float16).max
+    bar = cotangents(case, "cancelling_pairs", case.seed)["o"][batch, token, head]
+    numerator = scale * (k.T @ v)[key] @ bar / normaliser
+    assert abs(got - numerator) < 1e-3 < abs(got - want)
