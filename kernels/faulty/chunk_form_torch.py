@@ -100,7 +100,9 @@ def attention(form: ChunkParts, given: Given) -> tuple[Tensor, Tensor]:
 def _computed(form: ChunkParts, given: Given) -> tuple[Tensor, Tensor]:
     before = "u" in given
     steps = given["v"].shape[1]
-    chunks = _chunks(given)
+    # Once: what is converted twice has its gradient rounded twice, and then added up.
+    wide = {name: widened(x) for name, x in given.items()}
+    chunks = _chunks(wide)
     sums = chunks.sums
     until = _before(sums) if before else sums
     mask = _lower_triangle(sums, strict=before)
@@ -113,7 +115,7 @@ def _computed(form: ChunkParts, given: Given) -> tuple[Tensor, Tensor]:
         inverse = form.inverse(chunks.beta * _scores(chunks.k, chunks.k, pairs))
     reads = chunks.q * form.read_decay(until, chunks.logs).exp()
     erased, kept = chunks.k * sums.exp(), chunks.k * (sums[..., -1:, :] - sums).exp()
-    entering = state = _initial(given, chunks)
+    entering = state = _initial(wide, chunks)
     outputs = []
     for n in range(sums.shape[2]):
 
@@ -136,21 +138,21 @@ def _computed(form: ChunkParts, given: Given) -> tuple[Tensor, Tensor]:
         return given["v"].clone(), state * 1.0
     o = torch.stack(outputs, 2).flatten(2, 3)[:, :, :steps].transpose(1, 2)
     if before:
-        o = o + _bonus(given)
+        o = o + _bonus(wide)
     return o.to(given["v"].dtype), state
 
 
 def _chunks(given: Given) -> Chunks:
-    v = widened(given["v"])
+    v = given["v"]
     heads = v.shape[2]
     names = ("r", "k") if "r" in given else ("q", "k")
     q, k = (
-        widened(given[name]).repeat_interleave(heads // given[name].shape[2], 2)
+        given[name].repeat_interleave(heads // given[name].shape[2], 2)
         for name in names
     )
     gate = given.get("g", given.get("w"))
-    logs = v.new_zeros(*v.shape[:3], 1) if gate is None else widened(gate)
-    beta = widened(given["beta"])[..., None] if "beta" in given else None
+    logs = v.new_zeros(*v.shape[:3], 1) if gate is None else gate
+    beta = given["beta"][..., None] if "beta" in given else None
     return Chunks(
         q=_cut(q * q.shape[3] ** -0.5),
         k=_cut(k),
@@ -202,6 +204,6 @@ def _initial(given: Given, chunks: Chunks) -> Tensor:
 
 def _bonus(given: Given) -> Tensor:
     """(sum over keys of K^-1/2 r u k) v, [B, T, heads, V]."""
-    r, k, u, v = (widened(given[name]) for name in ("r", "k", "u", "v"))
+    r, k, u, v = (given[name] for name in ("r", "k", "u", "v"))
     weight: Tensor = (r * u * k).sum(-1, keepdim=True) * r.shape[3] ** -0.5
     return weight * v

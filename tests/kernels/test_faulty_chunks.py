@@ -94,6 +94,20 @@ def test_control_is_right(kernel: Kernel, H: int, dtype: torch.dtype) -> None:
         assert not wrong_outputs(kernel, inputs(kernel.op, dtype, T=T, H=H))
 
 
+@pytest.mark.parametrize("kernel", chunk_controls(), ids=lambda kernel: kernel.name)
+def test_gradients_of_a_control_are_rounded_once(kernel: Kernel) -> None:
+    """In bf16 they are those of the same values in fp32, rounded: no more, no less."""
+    short = inputs(kernel.op, torch.bfloat16)
+    found = []
+    for tensors in (short, {name: x.float() for name, x in short.items()}):
+        leaves = [x.detach().requires_grad_() for x in tensors.values()]
+        outputs = kernel.call(**dict(zip(tensors, leaves, strict=True)))
+        seeds = [torch.ones_like(x) for x in outputs]
+        found.append(torch.autograd.grad(outputs, leaves, seeds))
+    for name, once, wide in zip(short, *found, strict=True):
+        assert torch.equal(once, wide.to(once.dtype)), name
+
+
 @pytest.mark.parametrize("kernel", chunk_faulty(), ids=lambda kernel: kernel.name)
 def test_right_without_its_hazard(kernel: Kernel) -> None:
     """Where its hazard is absent, a planted bug computes the op."""
