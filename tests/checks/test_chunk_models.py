@@ -148,3 +148,18 @@ def test_operands_in_fp16_scale_within_their_budget(seed: int) -> None:
     whole = found["relation:scaling"].outcome.outputs["final_state"]
     plain = judged(kernel, case).outcome.outputs["final_state"]
     assert not (whole == 8.0 * plain).all()
+
+
+def test_chunks_with_a_short_state_may_be_cut_anywhere() -> None:
+    """A call that goes on where another ended has stored its state once more."""
+    kernel = chunk_model("simple_gla", "log_diff", operands="storage", state="bf16")
+    assert kernel.contract is not None
+    (case, *_) = cases(kernel, "fp32", "decay_near_one")
+    op, request = op_named(kernel.op), Request(contract=kernel.contract)
+    accepted = accepted_parameters(kernel, op)
+    for seed in range(3):
+        one = replace(case, seed=case.seed + seed)
+        for report in relation_reports(
+            kernel, op, [one], request, accepted, ("o", "final_state")
+        ):
+            assert report.verdict is Verdict.PASS, report.checks[0]
