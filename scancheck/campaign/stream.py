@@ -30,11 +30,10 @@ from scancheck.campaign.trial import Judged, Trial
 from scancheck.case import Case, make_case
 from scancheck.kernel import Kernel
 from scancheck.ops.normal_form import Op, value_lanes
-from scancheck.recipes.case_list import ALL_SIZES
 from scancheck.recipes.draw import cases
 from scancheck.recipes.inputs import COTANGENT_KINDS, case_sizes
 from scancheck.recipes.op_rules import rules_of
-from scancheck.recipes.taken_sizes import TakenSizes
+from scancheck.recipes.taken_sizes import ALL_SIZES, TakenSizes
 from scancheck.verdict import RED
 
 ROUND = 100  # trials of a round; the last quarter climbs

@@ -12,7 +12,7 @@ from scancheck.recipes.inputs import DEFAULT_CHUNK
 from scancheck.recipes.op_rules import KEY_LAYOUTS, channels_of, rules_of
 from scancheck.recipes.recipe import Recipe
 from scancheck.recipes.streams import Stream, integers, stream
-from scancheck.recipes.taken_sizes import TakenSizes
+from scancheck.recipes.taken_sizes import ALL_SIZES, TakenSizes
 
 MOST_AIMED_AT = 256  # with larger chunks only the long cases cross three edges
 LONGEST_STEPS = 16_384  # three chunks of up to 5460 tokens fit
@@ -41,7 +41,6 @@ PROFILES = {
     ),
 }
 LONG_RECIPES = ("gaussian_slow", "unit_decay")
-ALL_SIZES = TakenSizes()
 WIDE_STEPS = 8  # the lengths of wide cases are multiples
 
 

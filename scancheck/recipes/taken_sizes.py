@@ -60,6 +60,9 @@ class TakenSizes:
             yield self.of_gradients.left_out
 
 
+ALL_SIZES = TakenSizes()
+
+
 def taken_sizes(
     kernel: Kernel, op: Op, contract: Contract, *, gradients: bool
 ) -> TakenSizes:

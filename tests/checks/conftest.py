@@ -92,3 +92,22 @@ class Bench:
 def bench() -> Bench:
     """Kernels, cases and reports of linear_scan."""
     return Bench(scan)
+
+
+@pytest.fixture
+def judged_alike() -> Callable[[CaseReport, CaseReport], None]:
+    """Asserts that two reports of a case differ in last digits of ratios at most."""
+
+    def check(here: CaseReport, there: CaseReport) -> None:
+        for left, right in zip(here.checks, there.checks, strict=True):
+            assert (left.verdict, left.tensor, left.index) == (
+                right.verdict,
+                right.tensor,
+                right.index,
+            )
+            assert left.ratio == pytest.approx(right.ratio, rel=1e-2)
+        for tensor, metrics in (here.metrics | here.gradient_metrics).items():
+            other = (there.metrics | there.gradient_metrics)[tensor]
+            assert np.array_equal(metrics.wrong, other.wrong)
+
+    return check

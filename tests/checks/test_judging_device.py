@@ -209,7 +209,7 @@ def on_any_device(function: Any) -> Any:
 @pytest.mark.parametrize("form", ["a", "g"])
 @pytest.mark.parametrize("wrong", [False, True])
 def test_a_case_is_judged_alike_on_both(
-    bench: Any, card: str, form: str, wrong: bool
+    bench: Any, card: str, form: str, wrong: bool, judged_alike: Any
 ) -> None:
     """Verdicts and their reasons are the same, ratios within the certificates."""
     factor = 0.99 if wrong else 1.0
@@ -227,16 +227,7 @@ def test_a_case_is_judged_alike_on_both(
     here, there = reports
     assert there.why_on_cpu is None
     assert (here.verdict != "PASS") is wrong
-    for left, right in zip(here.checks, there.checks, strict=True):
-        assert (left.verdict, left.tensor, left.index) == (
-            right.verdict,
-            right.tensor,
-            right.index,
-        )
-        assert left.ratio == pytest.approx(right.ratio, rel=1e-2)
-    for name, metrics in (here.metrics | here.gradient_metrics).items():
-        other = (there.metrics | there.gradient_metrics)[name]
-        assert np.array_equal(metrics.wrong, other.wrong)
+    judged_alike(here, there)
 
 
 def test_relations_are_judged_there_too(

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 
 from scancheck.case import Case, make_case
@@ -79,7 +78,9 @@ def test_large_cases_are_judged_where_the_kernel_runs(name: str) -> None:
 @pytest.mark.usefixtures("_a_usable_device")
 @pytest.mark.parametrize("wrong", [False, True], ids=["right", "wrong"])
 @pytest.mark.parametrize("name", OPS)
-def test_every_op_is_judged_alike_on_both(name: str, wrong: bool, card: str) -> None:
+def test_every_op_is_judged_alike_on_both(
+    name: str, wrong: bool, card: str, judged_alike: Any
+) -> None:
     """Verdicts, places and causes are the same, ratios within the certificates."""
     model, case = model_of(name), case_of(name, 19)
 
@@ -101,16 +102,7 @@ def test_every_op_is_judged_alike_on_both(name: str, wrong: bool, card: str) -> 
     )
     assert there.why_on_cpu is None
     assert (here.verdict != "PASS") is wrong
-    for left, right in zip(here.checks, there.checks, strict=True):
-        assert (left.verdict, left.tensor, left.index) == (
-            right.verdict,
-            right.tensor,
-            right.index,
-        )
-        assert left.ratio == pytest.approx(right.ratio, rel=1e-2)
-    for tensor, metrics in (here.metrics | here.gradient_metrics).items():
-        other = (there.metrics | there.gradient_metrics)[tensor]
-        assert np.array_equal(metrics.wrong, other.wrong)
+    judged_alike(here, there)
 
 
 @pytest.mark.usefixtures("_a_usable_device")
