@@ -112,7 +112,12 @@ def any_order(op: Op, contract: Contract, dtype: str) -> Contract:
     state = returned.name if kept.precision > returned.precision else contract.state
     structure = Structure() if op.diagonal else contract.structure
     return replace(
-        contract, structure=structure, comp="none", state=state, state_every=1
+        contract,
+        structure=structure,
+        comp="none",
+        state=state,
+        state_every=1,
+        gate_gradient="direct",  # of gradients, which are not judged here
     )
 
 

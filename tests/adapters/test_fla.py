@@ -16,7 +16,8 @@ from scancheck.adapters import fla
 from scancheck.adapters.catalog import adapters
 from scancheck.adapters.fla_rows import ROWS, Row
 from scancheck.bounds.budget import budget_for
-from scancheck.contract import Contract
+from scancheck.checks.related import any_order
+from scancheck.contract import Contract, Structure
 from scancheck.kernel import Kernel
 from scancheck.ops import OPS
 from scancheck.ops.calling import ARGUMENTS
@@ -381,6 +382,17 @@ def test_contracts_have_a_budget_on_the_op(kernel: Kernel) -> None:
     budget = budget_for(op, tensors, {}, contract, "fp16", bars)
     for allowed in (budget.outputs | budget.gradients).values():
         assert np.isfinite(allowed.error).all()
+
+
+@pytest.mark.parametrize("kernel", KERNELS.values(), ids=lambda kernel: kernel.name)
+def test_contracts_hold_where_a_sequence_is_cut(kernel: Kernel) -> None:
+    """Relations judge calls that end anywhere: in any order, or the declared one."""
+    contract = kernel.contract or Contract()
+    cut = any_order(OPS[kernel.op], contract, "fp32")
+    assert cut.log == contract.log
+    assert cut.structure == (
+        Structure() if OPS[kernel.op].diagonal else contract.structure
+    )
 
 
 def test_chunks_have_operands_in_the_dtype_of_the_tensors() -> None:
