@@ -67,6 +67,7 @@ SHOWN = (
     "findings",
 )
 LIMIT_S = 1500.0
+CASE_LIMIT_S = 180.0  # of a call, which may compile a dozen kernels beside other lines
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")  # of the libraries beside ours
 NOT_JUDGED = "not judged"
 Line = tuple[str, str]
@@ -114,6 +115,7 @@ def judged(name: str, dtype: str, device: str, seed: int, record: Path) -> Row:
             gradients=kernel.gradients,
             seed=seed,
             device=device,
+            case_limit_s=CASE_LIMIT_S,
             json_path=record,
             on_case=bits,
         )

@@ -26,6 +26,7 @@ from scancheck.fuzz_commands import (
     OpOption,
     TargetArgument,
     TracebackOption,
+    duration,
     fuzz,
     replay,
 )
@@ -97,6 +98,14 @@ def verify(
         str | None,
         typer.Option("--case", metavar="ID", help="Replay one case of the run."),
     ] = None,
+    case_time: Annotated[
+        str,
+        typer.Option(
+            "--case-time",
+            metavar="30s",
+            help="After which it counts as hung, on CUDA; more beyond 4096 tokens.",
+        ),
+    ] = "30s",
     show_traceback: TracebackOption = False,
 ) -> int:
     """Judge a kernel, without a tolerance.
@@ -107,6 +116,7 @@ def verify(
     _check_writable(json_path)
     _check(profile, seed)
     dtypes = _listed("--dtype", dtype)
+    limit = duration("--case-time", case_time)
 
     from scancheck.kernel_server import start_for_cuda
 
@@ -128,6 +138,7 @@ def verify(
             seed=seed,
             case_id=case,
             device=device,
+            case_limit_s=limit,
             on_case=on_case,
         )
     # The text is shown even where the file cannot be written, and the other way round:

@@ -61,6 +61,9 @@ class Contract:
     # Format in which each value head has its gradient of a key head's q and k, where
     # several share that one: compute or storage.
     gradient_parts: str = "compute"
+    # Format in which a backward pass finds the states, which it has not computed anew:
+    # compute, or storage where it reads them as the forward pass has returned them.
+    gradient_state: str = "compute"
     # A backward pass may be plain where the forward pass keeps rests, and then has each
     # decay as one rounded number: `gradient_exp`, or None for `exp`. Both are of all
     # that gradients are made of, the states that the forward pass hands on included.
@@ -104,6 +107,7 @@ CHOICES = {
     "comp": ("none", "kahan", "full"),
     "gradient_comp": ("same", "none"),
     "gradient_parts": ("compute", "storage"),
+    "gradient_state": ("compute", "storage"),
     "ftz": ("either", "yes", "no"),
     "accumulate": ("nearest", "truncate"),
     "inverse": ("substitution", "block", "neumann"),

@@ -184,6 +184,10 @@ MISTAKES = [
         "--device: expected cpu, cuda or cuda:N; got 'gpu'",
     ),
     (
+        ("k.py:scan", *LINEAR, "--case-time", "soon"),
+        "--case-time: expected a time as 30s, 5m or 1h; got 'soon'",
+    ),
+    (
         ("model.linear_scan.sequential.plain", "--device", "cuda"),
         "--device: model.linear_scan.sequential.plain runs on cpu; got cuda",
     ),

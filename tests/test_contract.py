@@ -173,6 +173,7 @@ def _pairs(text: str) -> list[tuple[str, str]]:
         ("gate_gradient=reverse_cumsum", {"gate_gradient": "reverse_cumsum"}),
         ("constant_decay=exp", {"constant_decay": "exp"}),
         ("gradient_parts=storage", {"gradient_parts": "storage"}),
+        ("gradient_state=storage", {"gradient_state": "storage"}),
         ("ln=2+6.1", {"ln": ErrorModel(e0=2.0, e1=6.1)}),
         (
             "comp=full,structure=tree",

@@ -171,7 +171,8 @@ def _rounding_of(row: Row, *, interpreted: bool) -> Contract | None:
     for each key are differences within parts of 16 tokens, and logs are summed by
     tl.cumsum, a tree where it is compiled. Gates of diagonal transitions have their
     gradient as a sum in reverse, in hgrn alone step by step. The recurrent hgrn returns
-    its state, and takes that one's cotangent, in the dtype of the tensors. What is
+    its state, and takes that one's cotangent, in the dtype of the tensors; both hgrn
+    take the states of gradients from the outputs as they are stored. What is
     normalised has its sum of keys and its quotient in the dtype of the tensors, and
     with them all of its operations, for a contract has no other word for that.
     """
@@ -180,12 +181,14 @@ def _rounding_of(row: Row, *, interpreted: bool) -> Contract | None:
     gradient = "reverse_cumsum" if summed else "direct"
     compute = "storage" if row.handed == KEY_SUM else "fp32"
     constant = has_constant_decays(op_named(row.op))
+    saved = "storage" if row.family == "hgrn" else "compute"
     if row.form == RECURRENT:
         return Contract(
             compute=compute,
             structure=Structure(kind="sequential"),
             state="storage" if row.family == "hgrn" else "compute",
             state_every=AT_THE_END if row.family == "hgrn" else 1,
+            gradient_state=saved,
             constant_decay="exp" if constant else "rounded",
             gate_gradient=gradient,
         )
@@ -201,7 +204,7 @@ def _rounding_of(row: Row, *, interpreted: bool) -> Contract | None:
             inverse=INVERSES[row.op],
         )
     if row.family not in CHUNKS:
-        return None
+        return Contract(gradient_state=saved) if saved == "storage" else None
     twice = replace(default.exp, e0=2 * default.exp.e0)
     return Contract(
         compute=compute,

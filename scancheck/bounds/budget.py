@@ -97,11 +97,20 @@ def budget_for(
 def _check_bounded(op: Op, contract: Contract) -> None:
     """Raises CaseInvalid for what contracts can say and no bound covers."""
     default = Contract()
+    in_products = contract.operands != default.operands or contract.log != "none"
+    in_chunks = not op.diagonal and contract.structure.kind == "chunk"
+    if contract.gradient_state != default.gradient_state and (in_products or in_chunks):
+        raise CaseInvalid(
+            f"contract gradient_state: expected {default.gradient_state} beside log "
+            "forms, operands in a format of their own, and chunks of a rank-one "
+            f"transition, whose bounds have no such states; got "
+            f"{contract.gradient_state}"
+        )
     if op.diagonal:
         check_matrix_products(op, contract)
         names: tuple[str, ...] = ("inverse",)
         why = ", whose chunks invert nothing"
-    elif contract.structure.kind == "chunk":
+    elif in_chunks:
         return
     else:
         names = ("operands", "accumulate", "inverse")

@@ -224,6 +224,7 @@ class ErrorSystem:
         g, after = self.scan_back(w, y, carry, start, total)
         inside = self.number(self.rules, *g[:4]).transpose(1, 0, 2, 3)
         before = self.number(self.rules, *states[:4]).transpose(1, 0, 2, 3)
+        before = self._cast(before, self.rules.saved_cast)
         if self.rules.trees:
             inside = inside.summed(reverse_additions(self.rules.structure, total))
         cotangents = self.contracted(lowered, before, obar, inside)

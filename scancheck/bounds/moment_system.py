@@ -250,7 +250,8 @@ class MomentSystem:
         )
         share(groups * lanes, y.size, loop)
         inside = self._operand(MomentNumber(self.rules, *g).transpose(1, 0, 2, 3))
-        seen = self._operand(states.transpose(1, 0, 2, 3))
+        seen = _cast(states.transpose(1, 0, 2, 3), self.rules.saved_cast)
+        seen = self._operand(seen)
         return contract(lowered, seen, obar, inside), (s, above)
 
     def end_adjoint(self, carry: Any) -> MomentNumber:

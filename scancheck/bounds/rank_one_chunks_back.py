@@ -79,6 +79,8 @@ def pull_back_chunk(
     if run.parts.inputs.k is not None:
         ends["k"] = _outer(products, _bar(run.parts.inputs.v), _bar(g.matrix))
     kept = times(products, g.matrix, _bar(run.state.matrix))
+    # Both may be held as operands, and what is multiplied in their format is stored.
+    kept = Bar(kept.value, products.cast(kept.sized))
     return (
         ChunkBars(
             read=rows["read"],

@@ -167,6 +167,7 @@ class RankOneErrorSystem(ErrorSystem):
         peak = np.maximum(carry.peak, top * np.maximum(q, 1.0))
         g = self._number(found.states, found.errors, peak[:, None])
         back = ColumnState(found.states[:, 0].copy(), found.errors[:, 0].copy(), peak)
+        states = self._cast(states, self.rules.saved_cast)
         bars = self.contracted(lowered, states, obar, g[:, 1:])
         return self._from_decayed_state(bars, lowered, g[:, 1:]), back
 

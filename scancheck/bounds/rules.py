@@ -46,6 +46,7 @@ class Rules:
     operands: Format  # format of the operands of matrix products
     operand_cast: Store | None  # a cast of every one of them, where that is shorter
     part_cast: Store | None  # of parts of a gradient before they are added up
+    saved_cast: Store | None  # of the states that gradients are made of
     sum_u: float  # unit roundoff of sums of matrix products: 2 u where they truncate
     inverse: str  # substitution, block, neumann
     partial_products: bool  # whether products of decays must stay in range
@@ -74,6 +75,11 @@ def rules_for(contract: Contract, dtype: str, *, underflow: bool = True) -> Rule
     operands = CONTRACT_FORMATS[contract.operands]
     casts = dict(contract.casts)
     sequential = contract.structure.kind == "sequential"
+
+    def stored(place: str) -> Store | None:
+        shorter = CONTRACT_FORMATS[dtype] if place == "storage" else compute
+        return _operand_cast(shorter, compute, contract, scale, flush)
+
     return Rules(
         compute=compute,
         flush=flush and underflow,
@@ -99,11 +105,8 @@ def rules_for(contract: Contract, dtype: str, *, underflow: bool = True) -> Rule
         drive_cast=_cast(casts.get("drive"), scale, flush),
         operands=operands,
         operand_cast=_operand_cast(operands, compute, contract, scale, flush),
-        part_cast=(
-            _operand_cast(CONTRACT_FORMATS[dtype], compute, contract, scale, flush)
-            if contract.gradient_parts == "storage"
-            else None
-        ),
+        part_cast=stored(contract.gradient_parts),
+        saved_cast=stored(contract.gradient_state),
         sum_u=2 * u if contract.accumulate == "truncate" else u,
         inverse=contract.inverse,
         partial_products=contract.range == "products" and not sequential,

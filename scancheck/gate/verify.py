@@ -17,6 +17,7 @@ from scancheck.registry import loader, resolve_target
 from scancheck.runner.device import device_for
 from scancheck.runner.execute import check_not_lost
 from scancheck.runner.own_process import in_own_process
+from scancheck.runner.process import CASE_LIMIT_S
 
 
 def verify(
@@ -31,6 +32,7 @@ def verify(
     seed: int = 0,
     case_id: str | None = None,
     device: str | None = None,
+    case_limit_s: float = CASE_LIMIT_S,
     json_path: str | Path | None = None,
     on_case: Progress | None = None,
 ) -> "Result":
@@ -40,10 +42,13 @@ def verify(
     that must be judged, "empty" (T = 0 and B = 0) or "range" (RANGE counts as red).
     `case_id` judges that case of the run alone. `device` is cpu, cuda or cuda:N, by
     default the kernel's first; on CUDA a kernel that is given by name runs in a process
-    of its own. Raises CaseInvalid for a request that makes no sense, KernelUnavailable
-    for a kernel, its gradients or a device that are not to be had here, and DeviceLost
-    for a device that an earlier fault has left unusable.
+    of its own, where a call that takes `case_limit_s` seconds, more beyond 4096 tokens,
+    counts as hung. Raises CaseInvalid for a request that makes no sense,
+    KernelUnavailable for a kernel, its gradients or a device that are not to be had
+    here, and DeviceLost for a device that an earlier fault has left unusable.
     """
+    if not case_limit_s > 0:
+        raise CaseInvalid(f"case limit: expected more than 0; got {case_limit_s}")
     (kernel,) = resolve_target(target, op)
     used_device = device_for(kernel, device)
     if gradients:
@@ -59,7 +64,7 @@ def verify(
             raise CaseInvalid(
                 f"dtype: expected one of {', '.join(FORMATS)}; got {name!r}"
             )
-    with _where_it_runs(target, op, kernel) as running:
+    with _where_it_runs(target, op, kernel, case_limit_s) as running:
         run = Judging(
             kernel=running,
             contract=used,
@@ -87,7 +92,10 @@ def check_gradients(kernel: Kernel) -> None:
 
 
 def _where_it_runs(
-    target: str | Kernel | Callable[..., Any], op: str | None, kernel: Kernel
+    target: str | Kernel | Callable[..., Any],
+    op: str | None,
+    kernel: Kernel,
+    case_limit_s: float,
 ) -> AbstractContextManager[Kernel]:
     """The kernel as it is to be executed: on CUDA, if it can be, in its own process.
 
@@ -97,7 +105,8 @@ def _where_it_runs(
     """
     (device,) = kernel.devices
     if device != "cpu" and isinstance(target, str):
-        return in_own_process(kernel, loader(target, op, device))
+        load = loader(target, op, device)
+        return in_own_process(kernel, load, limit_s=case_limit_s)
     check_not_lost(device)
     return nullcontext(kernel)
 

@@ -88,7 +88,10 @@ def _execute(
     except Ended as ended:
         if not ended.in_kernel:
             raise RuntimeError(f"the harness: {ended}") from None
-        return Outcome(problem=Problem(kind=ended.kind, message=f"the kernel {ended}"))
+        message = f"the kernel {ended}"
+        if ended.kind == "hung":
+            message += "; one that still compiles then needs a longer --case-time"
+        return Outcome(problem=Problem(kind=ended.kind, message=message))
     except KernelInterrupt as error:
         return Outcome(problem=Problem(kind="raised", message=str(error)))
     assert isinstance(outcome, Outcome)

@@ -284,6 +284,7 @@ SELECTIVE = _case("selective_scan", "gaussian_slow")
 CONSTANT = _case("retention", "gaussian_slow")
 HEADS = _case("simple_gla", "gaussian_slow")
 HALVES = replace(HEADS, dtype="fp16")
+SHORT = replace(LINEAR, dtype="fp16")
 ERASING = _case("gated_delta_rule", "gaussian_slow")
 CHUNKS = "structure=chunk(32)"  # more than one block of an inverse
 
@@ -324,6 +325,7 @@ KEYS: list[tuple[str, str, str, Case]] = [
         GATES,
     ),
     ("gradient_parts", "", "gradient_parts=storage", HALVES),
+    ("gradient_state", "", "gradient_state=storage", SHORT),
     ("comp", "", "comp=kahan", LINEAR),
     (
         "comp",

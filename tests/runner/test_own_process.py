@@ -72,7 +72,11 @@ def test_the_outcome_is_that_of_this_process() -> None:
     [
         ("crashes", "crashed", r"the kernel ended its process, by SIGSEGV .*crashes\)"),
         ("leaves", "crashed", "the kernel ended its process, exit code 7"),
-        ("hangs", "hung", r"the kernel did not return within 2 s .*in hangs\)"),
+        (
+            "hangs",
+            "hung",
+            r"the kernel did not return within 2 s .*in hangs\); .* longer --case-time",
+        ),
         ("interrupts", "raised", "raised KeyboardInterrupt"),
         ("loses_the_device", "device_error", "CUDA error: an illegal memory access"),
     ],
