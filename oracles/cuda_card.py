@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 
 SOURCES = Path(__file__).parent / "cuda"
 
-COLUMN_KEYS = (16, 32, 64, 128, 256)  # most keys of a column
+WARP = 32  # threads
+COLUMN_KEYS = 8  # of a column that a thread of `column_scan` holds
+COLUMN_SHARES = (2, 4, 8, 16, 32)  # threads that share a column
 # The instances of each source.
 EXPRESSIONS = {
     "ball_elementwise.cu": tuple(
@@ -71,7 +73,7 @@ EXPRESSIONS = {
         for name in ("Add", "Multiply", "Exp", "Softplus", "Sigmoid", "Reciprocal")
     ),
     "column_scan.cu": (
-        *(f"column_scan<{keys}>" for keys in COLUMN_KEYS),
+        *(f"column_scan<{shares}>" for shares in COLUMN_SHARES),
         "transition_norms",
     ),
     "double_double_scan.cu": (

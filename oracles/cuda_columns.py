@@ -39,12 +39,16 @@ def scan_on_card(
     grow, loss, own, last = coefficients
     groups, steps, keys = k.shape
     lanes = v.shape[2]
-    some = next((n for n in cuda_card.COLUMN_KEYS if n >= keys), None)
-    if some is None:
+    shares = next(
+        (n for n in cuda_card.COLUMN_SHARES if n * cuda_card.COLUMN_KEYS >= keys), None
+    )
+    if shares is None:
+        most = cuda_card.COLUMN_SHARES[-1] * cuda_card.COLUMN_KEYS
         raise KernelUnavailable(
-            f"size K: expected at most {cuda_card.COLUMN_KEYS[-1]} keys of a rank-one "
-            f"transition on a device; got {keys}"
+            f"size K: expected at most {most} keys of a rank-one transition on a "
+            f"device; got {keys}"
         )
+    warps = -(-groups * lanes * shares // cuda_card.WARP)
     o = xp.empty((3, groups, steps, lanes))
     kept = steps + 1 if keep else 0
     states = xp.empty((groups, kept, keys, lanes))
@@ -55,8 +59,8 @@ def scan_on_card(
     by_step = (cuda_card.operand((x,), STEP_AXES) for x in reading)
     cuda_card.launch(
         SOURCE,
-        f"column_scan<{some}>",
-        groups * lanes,
+        f"column_scan<{shares}>",
+        warps * cuda_card.WARP,
         [
             *by_key,
             cuda_card.operand((v,), LANE_AXES),

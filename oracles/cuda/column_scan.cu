@@ -1,5 +1,5 @@
-// The scan of states that a rank-one transition moves, a thread for every column, and
-// the norms of those transitions: column_scan.py and transition_norm.py have the
+// The scan of states that a rank-one transition moves, a few threads for every column,
+// and the norms of those transitions: column_scan.py and transition_norm.py have the
 // formulas. Sums over keys are in another order here, which the bounds allow.
 #include "layout.cuh"
 
@@ -24,78 +24,114 @@ struct Rows {
     }
 };
 
-// Up to KEYS keys, in registers while they fit, else in local memory.
-template <int KEYS>
+enum {
+    WARP = 32,   // threads
+    KEYS = 8,    // of a column that a thread holds
+    AHEAD = 2,   // steps that rows are fetched before they are needed
+    SECTOR = 4,  // doubles that memory gives at once
+};
+
+// The sum over the threads of a column, to the bit the same in each.
+template <int SHARES>
+__device__ __forceinline__ double shared_sum(double x) {
+#pragma unroll
+    for (int apart = WARP / 2; apart >= WARP / SHARES; apart /= 2)
+        x += __shfl_xor_sync(0xffffffffu, x, apart);
+    return x;
+}
+
+// Up to KEYS * SHARES keys: key i is held by the thread i % SHARES of its column, so that
+// threads which read together read side by side. All threads of a warp take all steps:
+// sums pass through shuffles.
+template <int SHARES>
 __global__ void column_scan(In w, In p, In q, In k, In r, In v, In grow, In loss, In own,
                             In read, In read_loss, double last, double* state,
                             double* error, double* o, double* states, double* errors,
                             Shape shape) {
-    constexpr int UNROLLED = KEYS <= 64 ? KEYS : 8;
-    constexpr int WARP = 32, SECTOR = 4;  // threads, and doubles that memory gives at once
-    const long long index = thread_index(), lanes = shape.lanes, steps = shape.steps;
-    if (index >= shape.groups * lanes) return;
+    constexpr int COLUMNS = WARP / SHARES;  // of a warp
+    const long long lanes = shape.lanes, steps = shape.steps, all = shape.groups * lanes;
+    const int place = threadIdx.x % WARP, share = place / COLUMNS;
+    const long long begin = thread_index() / WARP * COLUMNS;
+    if (begin >= all) return;
+    // A column beyond the last one is that one again, and is not written.
+    const bool there = begin + place % COLUMNS < all, tells = there && share == 0;
+    const long long index = there ? begin + place % COLUMNS : all - 1;
     long long g, l;
     split(index, lanes, g, l);
     const int keys = static_cast<int>(shape.keys);
     const Rows ws(w, g, 2), ps(p, g, 2), qs(q, g, 2), ks(k, g, 2), rs(r, g, 2);
     const Rows vs(v, g, 3), grows(grow, g, 3), losses(loss, g, 3), owns(own, g, 3);
     const Rows reads(read, g, 3), read_losses(read_loss, g, 3);
-    double s[KEYS], size = 0.0, e = error[index];
+    double s[KEYS], square = 0.0, e = error[index];
     double* const columns = state + g * keys * lanes + l;
-#pragma unroll UNROLLED
-    for (int i = 0; i < KEYS; ++i) {
-        s[i] = i < keys ? columns[i * lanes] : 0.0;
-        size += s[i] * s[i];
+#pragma unroll
+    for (int j = 0; j < KEYS; ++j) {
+        const int i = j * SHARES + share;
+        s[j] = i < keys ? columns[i * lanes] : 0.0;
+        square += s[j] * s[j];
     }
+    double length = sqrt(shared_sum<SHARES>(square));
     const long long whole = shape.groups * steps * lanes;
     for (long long t = 0; t < steps; ++t) {
-        // Threads of a warp read the same rows: each fetches its share of the next ones.
-        if (t + 1 < steps)
-            for (int i = threadIdx.x % WARP * SECTOR; i < keys; i += WARP * SECTOR) {
-                qs.prefetch(t + 1, i);
-                ws.prefetch(t + 1, i);
-                ps.prefetch(t + 1, i);
-                ks.prefetch(t + 1, i);
-                rs.prefetch(t + 1, i);
+        // Threads of a warp read the same rows: each fetches its share of later ones.
+        if (t + AHEAD < steps) {
+            for (int i = place * SECTOR; i < keys; i += WARP * SECTOR) {
+                qs.prefetch(t + AHEAD, i);
+                ws.prefetch(t + AHEAD, i);
+                ps.prefetch(t + AHEAD, i);
+                ks.prefetch(t + AHEAD, i);
+                rs.prefetch(t + AHEAD, i);
             }
-        const double lost = losses.at(t, 0);
-        e = (grows.at(t, 0) + lost) * e + lost * sqrt(size);
-        double inner[4] = {0.0, 0.0, 0.0, 0.0}, out[4] = {0.0, 0.0, 0.0, 0.0};
-        double square[4] = {0.0, 0.0, 0.0, 0.0};
-#pragma unroll UNROLLED
-        for (int i = 0; i < KEYS; ++i)
-            if (i < keys) inner[i % 4] += qs.at(t, i) * s[i];
-        const double seen = (inner[0] + inner[1]) + (inner[2] + inner[3]);
-        const double value = vs.at(t, l);
-#pragma unroll UNROLLED
-        for (int i = 0; i < KEYS; ++i)
+            vs.prefetch(t + AHEAD, l);
+            owns.prefetch(t + AHEAD, l);
+        }
+        const double lost = losses.at(t, 0), value = vs.at(t, l);
+        e = (grows.at(t, 0) + lost) * e + lost * length;
+        double inner[2] = {0.0, 0.0}, out[2] = {0.0, 0.0}, squares[2] = {0.0, 0.0};
+#pragma unroll
+        for (int j = 0; j < KEYS; ++j) {
+            const int i = j * SHARES + share;
+            if (i < keys) inner[j % 2] += qs.at(t, i) * s[j];
+        }
+        const double seen = shared_sum<SHARES>(inner[0] + inner[1]);
+#pragma unroll
+        for (int j = 0; j < KEYS; ++j) {
+            const int i = j * SHARES + share;
             if (i < keys) {
-                const double kept = ps.at(t, i) * seen + ws.at(t, i) * s[i];
+                const double kept = ps.at(t, i) * seen + ws.at(t, i) * s[j];
                 const double x = ks.at(t, i) * value + kept;
-                s[i] = x;
-                square[i % 4] += x * x;
-                out[i % 4] += rs.at(t, i) * x;
+                s[j] = x;
+                squares[j % 2] += x * x;
+                out[j % 2] += rs.at(t, i) * x;
             }
-        size = (square[0] + square[1]) + (square[2] + square[3]);
-        const double length = sqrt(size);
+        }
+        length = sqrt(shared_sum<SHARES>(squares[0] + squares[1]));
+        const double told = shared_sum<SHARES>(out[0] + out[1]);
         e += owns.at(t, l) + last * length;
-        const double above = length + e;
-        double* const place = o + (g * steps + t) * lanes + l;
-        place[0] = (out[0] + out[1]) + (out[2] + out[3]);
-        place[whole] = reads.at(t, 0) * e + read_losses.at(t, 0) * above;
-        place[2 * whole] = above;
-        if (states != nullptr) {
+        if (tells) {
+            const double above = length + e;
+            double* const row = o + (g * steps + t) * lanes + l;
+            row[0] = told;
+            row[whole] = reads.at(t, 0) * e + read_losses.at(t, 0) * above;
+            row[2 * whole] = above;
+        }
+        if (there && states != nullptr) {
             const long long at = g * (steps + 1) + t + 1;
-#pragma unroll UNROLLED
-            for (int i = 0; i < KEYS; ++i)
-                if (i < keys) states[(at * keys + i) * lanes + l] = s[i];
-            errors[at * lanes + l] = e;
+#pragma unroll
+            for (int j = 0; j < KEYS; ++j) {
+                const int i = j * SHARES + share;
+                if (i < keys) states[(at * keys + i) * lanes + l] = s[j];
+            }
+            if (tells) errors[at * lanes + l] = e;
         }
     }
-#pragma unroll UNROLLED
-    for (int i = 0; i < KEYS; ++i)
-        if (i < keys) columns[i * lanes] = s[i];
-    error[index] = e;
+    if (!there) return;
+#pragma unroll
+    for (int j = 0; j < KEYS; ++j) {
+        const int i = j * SHARES + share;
+        if (i < keys) columns[i * lanes] = s[j];
+    }
+    if (tells) error[index] = e;
 }
 
 // ||diag(w) + p q^T||^2 from above, [G, T], a thread for each.

@@ -1,7 +1,8 @@
 """The CUDA oracles without a card: their sources compiled for the CPU.
 
 Threads run one after the other, which kernels whose threads share nothing do not
-notice; roundings, fma and subnormals are those of IEEE on both.
+notice; those of a warp take turns at every shuffle. Roundings, fma and subnormals are
+those of IEEE on both.
 """
 
 import ctypes
@@ -19,6 +20,8 @@ SHIM = r"""
 #include <cmath>
 #include <cstring>
 #include <utility>
+#include <vector>
+#include <ucontext.h>
 #define __device__
 #define __constant__
 #define __global__ static
@@ -52,6 +55,19 @@ static inline double __hiloint2double(int high, int low) {
     const long long n = static_cast<long long>(high) << 32 | (unsigned)low;
     return __longlong_as_double(n);
 }
+// The threads of a warp: each runs until it has something to give at a shuffle.
+static ucontext_t turns, warp[32];
+static bool ended[32];
+static int thread_of_warp;
+static double given[32];
+static inline void next_turn() { swapcontext(&warp[thread_of_warp], &turns); }
+static inline double __shfl_xor_sync(unsigned, double x, int apart) {
+    given[thread_of_warp] = x;
+    next_turn();
+    const double y = given[thread_of_warp ^ apart];
+    next_turn();
+    return y;
+}
 template <class... A, std::size_t... I>
 static void call(void (*k)(A...), void** a, std::index_sequence<I...>) {
     k(*reinterpret_cast<A*>(a[I])...);
@@ -63,6 +79,48 @@ static void all(void (*k)(A...), long long threads, void** arguments) {
         blockIdx.x = i / 128;
         threadIdx.x = i % 128;
         call(k, arguments, std::index_sequence_for<A...>{});
+    }
+}
+static void (*whole_call)(void*, void**);
+static void* called;
+static void** call_arguments;
+static void run_thread() {
+    const int me = thread_of_warp;
+    whole_call(called, call_arguments);
+    ended[me] = true;
+    for (;;) swapcontext(&warp[me], &turns);
+}
+template <class... A>
+static void as_thread(void* k, void** arguments) {
+    call(reinterpret_cast<void (*)(A...)>(k), arguments, std::index_sequence_for<A...>{});
+}
+template <class... A>
+static void warps(void (*k)(A...), long long threads, void** arguments) {
+    static std::vector<char> stacks(32 << 16);
+    blockDim.x = 128;
+    whole_call = &as_thread<A...>;
+    called = reinterpret_cast<void*>(k);
+    call_arguments = arguments;
+    for (long long first = 0; first < (threads + 127) / 128 * 128; first += 32) {
+        for (int i = 0; i < 32; ++i) {
+            ended[i] = false;
+            getcontext(&warp[i]);
+            warp[i].uc_stack.ss_sp = stacks.data() + (i << 16);
+            warp[i].uc_stack.ss_size = 1 << 16;
+            warp[i].uc_link = &turns;
+            makecontext(&warp[i], run_thread, 0);
+        }
+        for (int running = 32; running > 0;) {
+            running = 0;
+            for (int i = 0; i < 32; ++i) {
+                if (ended[i]) continue;
+                ++running;
+                thread_of_warp = i;
+                blockIdx.x = first / 128;
+                threadIdx.x = first % 128 + i;
+                swapcontext(&turns, &warp[i]);
+            }
+        }
     }
 }
 """
@@ -102,11 +160,13 @@ class Host:
         run(ctypes.c_longlong(threads), addresses)
 
     def _library(self, source: str) -> Any:
-        text = SHIM + f'#include "{cuda_card.SOURCES / source}"\n'
+        path = cuda_card.SOURCES / source
+        text = SHIM + f'#include "{path}"\n'
+        run = "warps" if "__shfl" in path.read_text(encoding="utf-8") else "all"
         for index, expression in enumerate(cuda_card.EXPRESSIONS[source]):
             text += (
                 f'extern "C" void run_{index}(long long threads, void** arguments) '
-                f"{{ all(&{expression}, threads, arguments); }}\n"
+                f"{{ {run}(&{expression}, threads, arguments); }}\n"
             )
         name = self.folder / source.replace(".cu", ".cpp")
         name.write_text(text, encoding="utf-8")
