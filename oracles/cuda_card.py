@@ -58,7 +58,10 @@ EXPRESSIONS = {
         *(
             f"{kernel}<{trees}, {compensated}{keys}>"
             for kernel, keys in (
-                *(("error_forward", f", {keys}") for keys in (4, 2, 1)),
+                *(
+                    ("error_forward", f", {keys}, {shares}")
+                    for keys, shares in ((4, 1), (2, 1), (1, 1), (2, 8))
+                ),
                 ("error_adjoint", ""),
                 ("error_end", ""),
             )

@@ -233,18 +233,22 @@ def _kept_room(whole: Any) -> cuda_card.Argument:
     return cuda_card.room(parts)
 
 
-def key_passes(keys: int, most: int) -> list[tuple[int, int, int]]:
+def key_passes(
+    keys: int, most: int, shared: int | None = None
+) -> list[tuple[int, int, int]]:
     """First key, keys of a thread, and threads side by side of each pass.
 
     Up to IN_ORDER keys are taken one after the other, so that sums have the order of
     the CPU. More are shared between threads: where states are matrices there are few
-    lanes to keep a card busy. What is left over comes after them.
+    lanes to keep a card busy, in passes of `shared` keys where those are others than
+    `most`. What is left over comes after them.
     """
     if keys <= IN_ORDER:
         return [(first, some, 1) for first, some in key_ranges(keys, most)]
-    whole = keys // most
-    rest = key_ranges(keys - whole * most, most)
-    return [(0, most, whole), *((whole * most + first, n, 1) for first, n in rest)]
+    each = shared or most
+    whole = keys // each
+    rest = key_ranges(keys - whole * each, most)
+    return [(0, each, whole), *((whole * each + first, n, 1) for first, n in rest)]
 
 
 def key_ranges(keys: int, most: int) -> list[tuple[int, int]]:

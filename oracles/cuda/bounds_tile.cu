@@ -3,6 +3,9 @@
 #include "error_scan.cuh"
 #include "layout.cuh"
 
+enum { WARP = 32 };
+static constexpr unsigned ALL = 0xffffffffu;  // threads of it
+
 using In = Operand<4>;
 using MomentIn = Operand<2>;
 
@@ -111,12 +114,8 @@ struct Cast {
     double given, u, eta, largest;
 };
 
-// What step t writes into the state of a key: v, or k v.
-__device__ __forceinline__ ErrorNumber written(const In& k, bool has_k,
-                                               const ErrorNumber& v, const Cast& cast,
-                                               const Coefficients& c, long long g,
-                                               long long t, long long key, long long l) {
-    ErrorNumber x = has_k ? product(number_at(k, g, t, key, l), v, c.u, c.eta) : v;
+// What is written into the state of a key: v, or k v.
+__device__ __forceinline__ ErrorNumber written(ErrorNumber x, const Cast& cast) {
     if (cast.given > 0.0) {
         const Rounded top = size_of(x.value) + x.error;
         if (!(top <= cast.largest)) x.peak = infinity();
@@ -126,20 +125,75 @@ __device__ __forceinline__ ErrorNumber written(const In& k, bool has_k,
     return x;
 }
 
+// An operand along time for one g and l: the keys from k on, each `apart` from the next.
+struct Track {
+    const double* here[4];
+    long long step[4], apart[4];
+
+    __device__ __forceinline__ Track(const In& x, long long g, long long k, long long l,
+                                     int spread) {
+#pragma unroll
+        for (int p = 0; p < 4; ++p) {
+            const long long* s = x.stride[p];
+            here[p] = x.part[p] ? x.part[p] + g * s[0] + k * s[2] + l * s[3] : &NOTHING;
+            step[p] = x.part[p] ? s[1] : 0;
+            apart[p] = x.part[p] ? s[2] * spread : 0;
+        }
+    }
+    __device__ __forceinline__ ErrorNumber operator[](int key) const {
+        return {here[0][key * apart[0]], here[1][key * apart[1]], here[2][key * apart[2]],
+                here[3][key * apart[3]]};
+    }
+    __device__ __forceinline__ void next() {
+#pragma unroll
+        for (int p = 0; p < 4; ++p) here[p] += step[p];
+    }
+};
+
+// The sum over the threads that share a lane, each with keys of its own.
+template <int SHARES>
+__device__ __forceinline__ void add_shares(ErrorNumber& sum) {
+#pragma unroll
+    for (int apart = WARP / 2; apart >= WARP / SHARES; apart /= 2) {
+        sum.value = sum.value + __shfl_xor_sync(ALL, sum.value.x, apart);
+        sum.size = sum.size + __shfl_xor_sync(ALL, sum.size.x, apart);
+        sum.error = sum.error + __shfl_xor_sync(ALL, sum.error.x, apart);
+        sum.peak = raised(sum.peak, __shfl_xor_sync(ALL, sum.peak.x, apart));
+    }
+}
+
 // The keys first..first + KEYS - 1 of every lane, step by step. Readouts go on from
-// those of the keys before, so that sums are formed in order. With several parts the
-// next KEYS are another thread's, whose readouts begin anew `apart` entries further on.
-template <bool TREES, bool COMPENSATED, int KEYS>
+// those of the keys before, so that sums are formed in order. With several SHARES as many
+// threads of a warp take KEYS keys each, and with several parts the next KEYS * SHARES
+// keys are other threads', whose readouts begin anew `apart` entries further on.
+template <bool TREES, bool COMPENSATED, int KEYS, int SHARES>
 __global__ void __launch_bounds__(128)
-    error_forward(In w, In v, In k, In r, bool has_k, bool has_r, Cast cast, double* s,
-                  Coefficients c, double* o, double* states, long long start,
-                  long long every, const Path* path, Shape shape, Passes passes) {
-    const long long index = thread_index(), threads = shape.groups * shape.lanes;
-    if (index >= passes.parts * threads) return;
+    error_forward(In w, In z, In v, In k, In r, bool has_z, bool has_k, bool has_r,
+                  Cast cast, double* s, Coefficients c, double* o, double* states,
+                  long long start, long long every, const Path* path, Shape shape,
+                  Passes passes) {
+    constexpr int LANES = WARP / SHARES;  // of a warp
+    const long long threads = shape.groups * shape.lanes, all = passes.parts * threads;
+    long long index = thread_index();
+    int share = 0;
+    bool there = index < all;
+    if (SHARES > 1) {
+        const long long begin = index / WARP * LANES;
+        const int place = threadIdx.x % WARP;
+        share = place / LANES;
+        if (begin >= all) return;
+        // A lane beyond the last one is that one again, and is not written.
+        index = begin + place % LANES;
+        there = index < all;
+        index = there ? index : all - 1;
+    } else if (!there) {
+        return;
+    }
+    const bool tells = there && share == 0;
     long long part, rest, g, l;
     split(index, threads, part, rest);
     split(rest, shape.lanes, g, l);
-    const long long first = passes.first + part * KEYS;
+    const long long first = passes.first + part * KEYS * SHARES + share;
     const long long count = shape.groups * shape.keys * shape.lanes;
     const long long outs = shape.groups * shape.steps * shape.lanes;
     const long long kept = (shape.steps + 1) * count;
@@ -147,41 +201,48 @@ __global__ void __launch_bounds__(128)
     const bool stores = c.state_u > 0.0, begun = passes.first > 0;
     const Divisor one_less(Rounded(1.0) - u);
     const long long place = (g * shape.keys + first) * shape.lanes + l;
+    const long long next_key = shape.lanes * SHARES;
     ErrorState ones[KEYS];
 #pragma unroll
     for (int i = 0; i < KEYS; ++i) {
-        const long long at = place + i * shape.lanes;
+        const long long at = place + i * next_key;
         ones[i] = load<TREES, COMPENSATED>(s, at, count);
-        if (states) {
+        if (states && there) {
             Rounded e = settle<TREES, COMPENSATED>(ones[i], c, path[start]);
             Rounded peak = ones[i].peak;
             if (stores && start % every == 0) as_stored(ones[i], c, e, peak);
             write_state<TREES>(states + at, kept, ones[i], e, peak);
         }
     }
+    Track ws(w, g, first, l, SHARES), zs(z, g, first, l, SHARES);
+    Track ks(k, g, first, l, SHARES), rs(r, g, first, l, SHARES);
+    Track vs(v, g, 0, l, 0);
     double* out = o + part * passes.apart + g * shape.steps * shape.lanes + l;
     for (long long t = 0; t < shape.steps; ++t, out += shape.lanes) {
         const long long here = start + t;
-        const ErrorNumber value = number_at(v, g, t, 0, l);
+        const ErrorNumber value = vs[0];
         ErrorNumber sum = {0.0, 0.0, 0.0, 0.0};
-        if (begun) sum = {out[0], out[outs], out[2 * outs], out[3 * outs]};
+        if (begun && share == 0)
+            sum = {out[0], out[outs], out[2 * outs], out[3 * outs]};
 #pragma unroll
         for (int i = 0; i < KEYS; ++i) {
             ErrorState& one = ones[i];
             const ErrorNumber x =
-                written(k, has_k, value, cast, c, g, t, first + i, l);
-            advance<TREES, COMPENSATED>(one, number_at(w, g, t, first + i, l), x, c,
-                                        one_less, here % every == 0, path[here]);
+                written(has_k ? product(ks[i], value, u, eta) : value, cast);
+            ErrorNumber decay = ws[i];
+            if (has_z) decay = product(decay, zs[i], u, eta);
+            advance<TREES, COMPENSATED>(one, decay, x, c, one_less, here % every == 0,
+                                        path[here]);
             one.running = infinity();
             Rounded e = settle<TREES, COMPENSATED>(one, c, path[here + 1]);
             Rounded peak = one.peak;
             if (stores && (here + 1) % every == 0) as_stored(one, c, e, peak);
             const Rounded size = TREES ? one.size : size_of(one.value);
-            if (states)
-                write_state<TREES>(states + (t + 1) * count + place + i * shape.lanes,
-                                   kept, one, e, peak);
+            if (states && there)
+                write_state<TREES>(states + (t + 1) * count + place + i * next_key, kept,
+                                   one, e, peak);
             if (has_r) {
-                const ErrorNumber rt = number_at(r, g, t, first + i, l);
+                const ErrorNumber rt = rs[i];
                 const Rounded m = rt.size * size;
                 Rounded pe = rt.size * e + rt.error * (size + e);
                 pe = pe + (u * (m + pe) + eta);
@@ -194,14 +255,23 @@ __global__ void __launch_bounds__(128)
                 sum = {one.value, size, e, one.peak};
             }
         }
-        out[0] = sum.value.x;
-        out[outs] = sum.size.x;
-        out[2 * outs] = sum.error.x;
-        out[3 * outs] = sum.peak.x;
+        if (SHARES > 1) add_shares<SHARES>(sum);
+        if (tells) {
+            out[0] = sum.value.x;
+            out[outs] = sum.size.x;
+            out[2 * outs] = sum.error.x;
+            out[3 * outs] = sum.peak.x;
+        }
+        ws.next();
+        if (has_z) zs.next();
+        if (has_k) ks.next();
+        if (has_r) rs.next();
+        vs.next();
     }
+    if (!there) return;
 #pragma unroll
     for (int i = 0; i < KEYS; ++i)
-        store<TREES, COMPENSATED>(s, place + i * shape.lanes, count, ones[i]);
+        store<TREES, COMPENSATED>(s, place + i * next_key, count, ones[i]);
 }
 
 template <bool TREES, bool COMPENSATED>

@@ -11,7 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scancheck.bounds import error_scan as scan
-from scancheck.bounds.card_number import CardErrorNumber, exact_card_number
+from scancheck.bounds.card_number import (
+    CardErrorNumber,
+    exact_card_number,
+    factors_of,
+)
 from scancheck.bounds.error_number import ErrorNumber
 from scancheck.bounds.error_system import ErrorSystem
 from scancheck.bounds.error_tile import STATE_ROWS
@@ -33,6 +37,8 @@ Arrays = Mapping[str, FloatArray]
 
 SOURCE = "bounds_tile.cu"
 KEYS = 4  # states of a thread
+# Where keys are shared between threads: those of a thread, and threads of a warp.
+SHARED_KEYS, SHARES = 2, 8
 
 
 def has_card_budget(rules: Rules, log: str, gradients: bool) -> bool:
@@ -107,15 +113,21 @@ class CardErrorSystem(ErrorSystem):
         whole = STATE_ROWS, steps + 1, groups, keys, lanes
         states = xp.empty(whole) if keep else None
         # Held until the launch: an address alone keeps no array.
-        w = self._cast(lowered.w, self.rules.decay_cast)
+        w, z = factors_of(self._cast(lowered.w, self.rules.decay_cast))
         v, path = lowered.v[:, :, None, :], self._path_on_card(total)
-        for first, some, parts in key_passes(keys, KEYS):
+        given = w, z, v, lowered.k, lowered.r
+        for first, some, parts in key_passes(keys, KEYS, SHARED_KEYS * SHARES):
             room = o if parts == 1 else xp.empty((parts, *o.shape))
+            shared = some == SHARED_KEYS * SHARES
+            instance = f"{SHARED_KEYS}, {SHARES}" if shared else f"{some}, 1"
+            threads = parts * groups * lanes
+            if shared:
+                threads = -(-threads * SHARES // cuda_card.WARP) * cuda_card.WARP
             self._launch(
-                f"error_forward, {some}",
-                parts * groups * lanes,
-                *(_operand(x) for x in (w, v, lowered.k, lowered.r)),
-                *(cuda_card.flag(x is not None) for x in (lowered.k, lowered.r)),
+                f"error_forward, {instance}",
+                threads,
+                *map(_operand, given),
+                *(cuda_card.flag(x is not None) for x in (z, lowered.k, lowered.r)),
                 _cast_of(self.rules.drive_cast),
                 cuda_card.pointer(s),
                 cuda_card.numbers(*self.coefficients),
