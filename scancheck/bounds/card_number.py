@@ -92,7 +92,7 @@ def _are_apart(left: tuple[int, ...], right: tuple[int, ...]) -> bool:
     return left[3] == right[2] == 1 and min(left[2], right[3]) > 1
 
 
-def factors_of(x: CardErrorNumber) -> tuple[CardErrorNumber, CardErrorNumber | None]:
+def factors_of(x: ErrorNumber) -> tuple[ErrorNumber, ErrorNumber | None]:
     """Both factors of an outer product that is not formed yet, or the number alone."""
     if isinstance(x, CardOuterProduct) and x._formed is None:
         return x.factors

@@ -92,7 +92,8 @@ static void run_thread() {
 }
 template <class... A>
 static void as_thread(void* k, void** arguments) {
-    call(reinterpret_cast<void (*)(A...)>(k), arguments, std::index_sequence_for<A...>{});
+    auto kernel = reinterpret_cast<void (*)(A...)>(k);
+    call(kernel, arguments, std::index_sequence_for<A...>{});
 }
 template <class... A>
 static void warps(void (*k)(A...), long long threads, void** arguments) {
