@@ -55,7 +55,9 @@ def scan_on_card(
     errors = xp.empty((groups, kept, lanes))
     if keep:
         states[:, 0], errors[:, 0] = state, error
-    by_key = (cuda_card.operand((x,), KEY_AXES) for x in (w, p, q, k, r))
+    # Held until the launch: an address alone keeps no array.
+    rows = [_side_by_side(x, keys) for x in (w, p, q, k, r)]
+    by_key = (cuda_card.operand((x,), KEY_AXES) for x in rows)
     by_step = (cuda_card.operand((x,), STEP_AXES) for x in reading)
     cuda_card.launch(
         SOURCE,
@@ -73,6 +75,13 @@ def scan_on_card(
         ],
     )
     return o, states, errors
+
+
+def _side_by_side(x: Any, keys: int) -> Any:
+    """[G, T, K] with the keys of each step side by side in memory."""
+    x = cuda_card.arrays().broadcast_to(x, (*x.shape[:2], keys))
+    close = keys == 1 or x.strides[2] == x.itemsize
+    return x if close else cuda_card.arrays().ascontiguousarray(x)
 
 
 def square_on_card(w: Any, p: Any, q: Any) -> Any:

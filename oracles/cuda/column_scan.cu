@@ -17,18 +17,47 @@ struct Rows {
     __device__ __forceinline__ double at(long long t, long long i) const {
         return here[t * step + i * next];
     }
-    __device__ __forceinline__ void prefetch(long long t, long long i) const {
-#ifdef __CUDACC__
-        asm volatile("prefetch.global.L1 [%0];" ::"l"(here + t * step + i * next));
-#endif
-    }
 };
 
 enum {
-    WARP = 32,   // threads
-    KEYS = 8,    // of a column that a thread holds
-    AHEAD = 2,   // steps that rows are fetched before they are needed
-    SECTOR = 4,  // doubles that memory gives at once
+    WARP = 32,  // threads
+    KEYS = 8,   // of a column that a thread holds
+};
+
+// The keys of a row [G, T, K] that a thread takes, of one step: every SHARES-th one. Those
+// of the next step are fetched as soon as these are used, long before they are needed.
+template <int SHARES>
+struct Keys {
+    const double* next;
+    long long step;
+    double x[KEYS];
+
+    // Keys of a row lie side by side.
+    __device__ __forceinline__ Keys(const In& row, long long g, int share, int count)
+        : next(row.part[0] + g * row.stride[0][0] + share), step(row.stride[0][1]) {
+#pragma unroll
+        for (int j = 0; j < KEYS; ++j) x[j] = j < count ? next[j * SHARES] : 0.0;
+        next += step;
+    }
+    __device__ __forceinline__ void fetch(int j) { x[j] = next[j * SHARES]; }
+};
+
+// The entry of an operand [G, T, L] or [G, T] at one step, fetched likewise.
+struct Entry {
+    const double* next;
+    long long step;
+    double x;
+
+    __device__ __forceinline__ Entry(const In& operand, long long g, long long l)
+        : next(operand.part[0] + g * operand.stride[0][0] + l * operand.stride[0][3]),
+          step(operand.stride[0][1]),
+          x(*next) {
+        next += step;
+    }
+    __device__ __forceinline__ void fetch() {
+        x = *next;
+        next += step;
+    }
 };
 
 // The sum over the threads of a column, to the bit the same in each.
@@ -58,79 +87,90 @@ __global__ void column_scan(In w, In p, In q, In k, In r, In v, In grow, In loss
     const long long index = there ? begin + place % COLUMNS : all - 1;
     long long g, l;
     split(index, lanes, g, l);
-    const int keys = static_cast<int>(shape.keys);
-    const Rows ws(w, g, 2), ps(p, g, 2), qs(q, g, 2), ks(k, g, 2), rs(r, g, 2);
-    const Rows vs(v, g, 3), grows(grow, g, 3), losses(loss, g, 3), owns(own, g, 3);
-    const Rows reads(read, g, 3), read_losses(read_loss, g, 3);
+    if (steps == 0) return;
+    // Of keys that lie apart by SHARES.
+    const int count = static_cast<int>((shape.keys - share + SHARES - 1) / SHARES);
+    Keys<SHARES> ws(w, g, share, count), ps(p, g, share, count), qs(q, g, share, count);
+    Keys<SHARES> ks(k, g, share, count), rs(r, g, share, count);
+    Entry vs(v, g, l), owns(own, g, l), grows(grow, g, 0), losses(loss, g, 0);
+    Entry reads(read, g, 0), read_losses(read_loss, g, 0);
     double s[KEYS], square = 0.0, e = error[index];
-    double* const columns = state + g * keys * lanes + l;
+    const long long apart = SHARES * lanes, whole = shape.groups * steps * lanes;
+    double* const column = state + (g * shape.keys + share) * lanes + l;
 #pragma unroll
     for (int j = 0; j < KEYS; ++j) {
-        const int i = j * SHARES + share;
-        s[j] = i < keys ? columns[i * lanes] : 0.0;
+        s[j] = j < count ? column[j * apart] : 0.0;
         square += s[j] * s[j];
     }
     double length = sqrt(shared_sum<SHARES>(square));
-    const long long whole = shape.groups * steps * lanes;
+    double* out = o + g * steps * lanes + l;
+    // S_1 and its error, where states are kept.
+    const long long second = g * (steps + 1) + 1;
+    double* kept = states + (second * shape.keys + share) * lanes + l;
+    double* kept_error = errors + second * lanes + l;
+    const bool keeps = there && states != nullptr;
     for (long long t = 0; t < steps; ++t) {
-        // Threads of a warp read the same rows: each fetches its share of later ones.
-        if (t + AHEAD < steps) {
-            for (int i = place * SECTOR; i < keys; i += WARP * SECTOR) {
-                qs.prefetch(t + AHEAD, i);
-                ws.prefetch(t + AHEAD, i);
-                ps.prefetch(t + AHEAD, i);
-                ks.prefetch(t + AHEAD, i);
-                rs.prefetch(t + AHEAD, i);
-            }
-            vs.prefetch(t + AHEAD, l);
-            owns.prefetch(t + AHEAD, l);
-        }
-        const double lost = losses.at(t, 0), value = vs.at(t, l);
-        e = (grows.at(t, 0) + lost) * e + lost * length;
-        double inner[2] = {0.0, 0.0}, out[2] = {0.0, 0.0}, squares[2] = {0.0, 0.0};
+        const bool more = t + 1 < steps;
+        double inner[2] = {0.0, 0.0}, sums[2] = {0.0, 0.0}, squares[2] = {0.0, 0.0};
 #pragma unroll
-        for (int j = 0; j < KEYS; ++j) {
-            const int i = j * SHARES + share;
-            if (i < keys) inner[j % 2] += qs.at(t, i) * s[j];
-        }
+        for (int j = 0; j < KEYS; ++j)
+            if (j < count) {
+                inner[j % 2] += qs.x[j] * s[j];
+                if (more) qs.fetch(j);
+            }
         const double seen = shared_sum<SHARES>(inner[0] + inner[1]);
 #pragma unroll
-        for (int j = 0; j < KEYS; ++j) {
-            const int i = j * SHARES + share;
-            if (i < keys) {
-                const double kept = ps.at(t, i) * seen + ws.at(t, i) * s[j];
-                const double x = ks.at(t, i) * value + kept;
+        for (int j = 0; j < KEYS; ++j)
+            if (j < count) {
+                const double kept = ps.x[j] * seen + ws.x[j] * s[j];
+                const double x = ks.x[j] * vs.x + kept;
                 s[j] = x;
                 squares[j % 2] += x * x;
-                out[j % 2] += rs.at(t, i) * x;
+                sums[j % 2] += rs.x[j] * x;
+                if (more) {
+                    ps.fetch(j);
+                    ws.fetch(j);
+                    ks.fetch(j);
+                    rs.fetch(j);
+                }
             }
-        }
+        const double told = shared_sum<SHARES>(sums[0] + sums[1]);
+        e = (grows.x + losses.x) * e + losses.x * length;
         length = sqrt(shared_sum<SHARES>(squares[0] + squares[1]));
-        const double told = shared_sum<SHARES>(out[0] + out[1]);
-        e += owns.at(t, l) + last * length;
+        e += owns.x + last * length;
+        const double above = length + e;
         if (tells) {
-            const double above = length + e;
-            double* const row = o + (g * steps + t) * lanes + l;
-            row[0] = told;
-            row[whole] = reads.at(t, 0) * e + read_losses.at(t, 0) * above;
-            row[2 * whole] = above;
+            out[0] = told;
+            out[whole] = reads.x * e + read_losses.x * above;
+            out[2 * whole] = above;
         }
-        if (there && states != nullptr) {
-            const long long at = g * (steps + 1) + t + 1;
+        if (keeps) {
 #pragma unroll
-            for (int j = 0; j < KEYS; ++j) {
-                const int i = j * SHARES + share;
-                if (i < keys) states[(at * keys + i) * lanes + l] = s[j];
-            }
-            if (tells) errors[at * lanes + l] = e;
+            for (int j = 0; j < KEYS; ++j)
+                if (j < count) kept[j * apart] = s[j];
+            if (tells) *kept_error = e;
         }
+        if (more) {
+            vs.fetch();
+            owns.fetch();
+            grows.fetch();
+            losses.fetch();
+            reads.fetch();
+            read_losses.fetch();
+        }
+        qs.next += qs.step;
+        ps.next += ps.step;
+        ws.next += ws.step;
+        ks.next += ks.step;
+        rs.next += rs.step;
+        out += lanes;
+        kept += shape.keys * lanes;
+        kept_error += lanes;
     }
     if (!there) return;
 #pragma unroll
-    for (int j = 0; j < KEYS; ++j) {
-        const int i = j * SHARES + share;
-        if (i < keys) columns[i * lanes] = s[j];
-    }
+    for (int j = 0; j < KEYS; ++j)
+        if (j < count) column[j * apart] = s[j];
     if (tells) error[index] = e;
 }
 
