@@ -150,6 +150,16 @@ struct Track {
     }
 };
 
+// Whether a step is a multiple of `every`, without a division for each.
+struct Turns {
+    long long left, every;
+
+    __device__ __forceinline__ Turns(long long step, long long every)
+        : left((every - step % every) % every), every(every) {}
+    __device__ __forceinline__ bool due() const { return left == 0; }
+    __device__ __forceinline__ void next() { left = (left == 0 ? every : left) - 1; }
+};
+
 // The sum over the threads that share a lane, each with keys of its own.
 template <int SHARES>
 __device__ __forceinline__ void add_shares(ErrorNumber& sum) {
@@ -167,7 +177,7 @@ __device__ __forceinline__ void add_shares(ErrorNumber& sum) {
 // threads of a warp take KEYS keys each, and with several parts the next KEYS * SHARES
 // keys are other threads', whose readouts begin anew `apart` entries further on.
 template <bool TREES, bool COMPENSATED, int KEYS, int SHARES>
-__global__ void __launch_bounds__(128)
+__global__ void __launch_bounds__(128, SHARES > 1 && !TREES && !COMPENSATED ? 4 : 1)
     error_forward(In w, In z, In v, In k, In r, bool has_z, bool has_k, bool has_r,
                   Cast cast, double* s, Coefficients c, double* o, double* states,
                   long long start, long long every, const Path* path, Shape shape,
@@ -218,8 +228,11 @@ __global__ void __launch_bounds__(128)
     Track ks(k, g, first, l, SHARES), rs(r, g, first, l, SHARES);
     Track vs(v, g, 0, l, 0);
     double* out = o + part * passes.apart + g * shape.steps * shape.lanes + l;
+    Turns turns(start, every);
     for (long long t = 0; t < shape.steps; ++t, out += shape.lanes) {
         const long long here = start + t;
+        const bool kept_before = turns.due();
+        turns.next();
         const ErrorNumber value = vs[0];
         ErrorNumber sum = {0.0, 0.0, 0.0, 0.0};
         if (begun && share == 0)
@@ -231,12 +244,12 @@ __global__ void __launch_bounds__(128)
                 written(has_k ? product(ks[i], value, u, eta) : value, cast);
             ErrorNumber decay = ws[i];
             if (has_z) decay = product(decay, zs[i], u, eta);
-            advance<TREES, COMPENSATED>(one, decay, x, c, one_less, here % every == 0,
+            advance<TREES, COMPENSATED>(one, decay, x, c, one_less, kept_before,
                                         path[here]);
             one.running = infinity();
             Rounded e = settle<TREES, COMPENSATED>(one, c, path[here + 1]);
             Rounded peak = one.peak;
-            if (stores && (here + 1) % every == 0) as_stored(one, c, e, peak);
+            if (stores && turns.due()) as_stored(one, c, e, peak);
             const Rounded size = TREES ? one.size : size_of(one.value);
             if (states && there)
                 write_state<TREES>(states + (t + 1) * count + place + i * next_key, kept,
