@@ -5,6 +5,7 @@ argument; kernels run on CuPy's current stream.
 """
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,7 @@ LARGE_BLOCK, SMALL_BLOCK, SPREAD = 128, 32, 2**15
 Argument = NDArray[Any]
 
 
+@cache
 def arrays() -> Any:
     """The array module of the card."""
     import cupy
@@ -118,11 +120,8 @@ def device_index() -> int:
 def float64(values: Any) -> Any:
     """The values on the card; zeros are made there."""
     xp = arrays()
-    if isinstance(values, np.ndarray):
-        # One zero that is repeated need not be looked at again and again.
-        once = tuple(slice(None if stride else 1) for stride in values.strides)
-        if not values[once].any():
-            return xp.zeros(values.shape)
+    if isinstance(values, np.ndarray) and not values.any():
+        return xp.zeros(values.shape)
     if isinstance(values, xp.ndarray) and values.dtype == np.float32:
         return _widened(values)
     return xp.asarray(values, dtype=np.float64)

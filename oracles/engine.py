@@ -365,7 +365,7 @@ class _Run:
         """S from the tensors of a state, those that are not given taken as zero."""
         names = tuple(names)
         if not any(name in given for name in names):
-            return self.system.constant(np.broadcast_to(0.0, self.state_shape))
+            return self.system.constant(np.zeros(self.state_shape))
         parts = (given[n] if n in given else self.zeros(n) for n in names)
         return self.op.state_in(*parts, self.sizes)
 
@@ -380,7 +380,7 @@ class _Run:
     def zeros(self, name: str) -> Any:
         """A tensor of the op, of zeros."""
         shape = tuple(self.sizes[axis] for axis in spec_of(self.op, name).axes)
-        return self.system.constant(np.broadcast_to(0.0, shape))
+        return self.system.constant(np.zeros(shape))
 
     def forward(self) -> Solution:
         """Outputs only; one tile of states at a time."""

@@ -42,7 +42,7 @@ __device__ __forceinline__ void store(double* s, long long i, long long count,
                                       const ErrorState& e) {
     s[i] = e.value.x;
     s[2 * count + i] = e.error.x;
-    s[9 * count + i] = e.peak.x;
+    s[9 * count + i] = told(e.peak);
     s[10 * count + i] = e.running.x;
     if (TREES || COMPENSATED) s[7 * count + i] = e.rest.x;
     if (TREES) {
@@ -63,7 +63,7 @@ __device__ __forceinline__ void write_state(double* to, long long stride,
     to[0] = s.value.x;
     to[stride] = TREES ? s.size.x : size_of(s.value).x;
     to[2 * stride] = e.x;
-    to[3 * stride] = peak.x;
+    to[3 * stride] = told(peak);
     to[4 * stride] = s.floor.x;
 }
 
@@ -106,7 +106,7 @@ __global__ void __launch_bounds__(128)
     out.at(0, g, t, k, l) = z.value.x;
     out.at(1, g, t, k, l) = z.size.x;
     out.at(2, g, t, k, l) = z.error.x;
-    out.at(3, g, t, k, l) = z.peak.x;
+    out.at(3, g, t, k, l) = told(z.peak);
 }
 
 // The format that what is written is rounded into; without one it stays as it is.
@@ -172,12 +172,20 @@ __device__ __forceinline__ void add_shares(ErrorNumber& sum) {
     }
 }
 
+// Blocks that a multiprocessor should hold at once, as their registers allow without
+// spilling: with threads that share lanes all of a card's are there from the start.
+template <bool LONG_STATE, int KEYS, int SHARES>
+constexpr int RESIDENT = SHARES > 1    ? (LONG_STATE ? 2 : 4)
+                         : KEYS == 1 ? (LONG_STATE ? 4 : 5)
+                         : KEYS == 2 ? 3
+                                     : 2;
+
 // The keys first..first + KEYS - 1 of every lane, step by step. Readouts go on from
 // those of the keys before, so that sums are formed in order. With several SHARES as many
 // threads of a warp take KEYS keys each, and with several parts the next KEYS * SHARES
 // keys are other threads', whose readouts begin anew `apart` entries further on.
 template <bool TREES, bool COMPENSATED, int KEYS, int SHARES>
-__global__ void __launch_bounds__(128, SHARES > 1 && !TREES && !COMPENSATED ? 4 : 1)
+__global__ void __launch_bounds__(128, RESIDENT<TREES || COMPENSATED, KEYS, SHARES>)
     error_forward(In w, In z, In v, In k, In r, bool has_z, bool has_k, bool has_r,
                   Cast cast, double* s, Coefficients c, double* o, double* states,
                   long long start, long long every, const Path* path, Shape shape,
@@ -273,7 +281,7 @@ __global__ void __launch_bounds__(128, SHARES > 1 && !TREES && !COMPENSATED ? 4 
             out[0] = sum.value.x;
             out[outs] = sum.size.x;
             out[2 * outs] = sum.error.x;
-            out[3 * outs] = sum.peak.x;
+            out[3 * outs] = told(sum.peak);
         }
         ws.next();
         if (has_z) zs.next();

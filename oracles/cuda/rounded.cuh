@@ -31,12 +31,17 @@ __device__ __forceinline__ Rounded fused(Rounded a, Rounded b, Rounded c) {
     return __fma_rn(a.x, b.x, c.x);
 }
 __device__ __forceinline__ Rounded size_of(Rounded a) { return fabs(a.x); }
-// The larger one of numbers that are not negative, by their bits; infinity for NaN.
+// The larger one of numbers that are not negative, by their bits: NaN is above infinity.
 __device__ __forceinline__ Rounded raised(Rounded peak, Rounded top) {
-    constexpr long long SIZE = 0x7fffffffffffffffLL, INFINITE = 0x7ff0000000000000LL;
+    constexpr long long SIZE = 0x7fffffffffffffffLL;
     const long long a = __double_as_longlong(peak.x) & SIZE;
     const long long b = __double_as_longlong(top.x) & SIZE;
-    const long long most = a > b ? a : b;
+    return __longlong_as_double(a > b ? a : b);
+}
+// What `raised` has found, as it is told: infinity for NaN.
+__device__ __forceinline__ double told(Rounded peak) {
+    constexpr long long INFINITE = 0x7ff0000000000000LL;
+    const long long most = __double_as_longlong(peak.x);
     return __longlong_as_double(most < INFINITE ? most : INFINITE);
 }
 // The integer that an addition of 1.5 2**52 has left in the last bits.
