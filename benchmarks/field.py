@@ -6,9 +6,10 @@
 Writes FOLDER/README.md and rows.csv (default reports/field/cpu), and for each line the
 whole verdict as JSON. A line is one kernel in one dtype, judged by the quick profile
 with gradients where it has them, in a process of its own: so a crash or a hang costs
-one line, and what a kernel compiles is compiled once for all cases. Rounding is told
-in bits: the median over cases of -log2(RMS error / RMS value), by tensor the worst.
-Exit code 1: a process that ended without a verdict.
+one line, and what a kernel compiles is compiled once for all cases; with four cores or
+more to a line, by several processes beforehand. Rounding is told in bits: the median
+over cases of -log2(RMS error / RMS value), by tensor the worst. Exit code 1: a process
+that ended without a verdict.
 """
 
 import json
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from compile_ahead import compile_ahead
 from evidence import (
     Row,
     commit,
@@ -68,6 +70,8 @@ SHOWN = (
 )
 LIMIT_S = 1500.0
 CASE_LIMIT_S = 180.0  # of a call, which may compile a dozen kernels beside other lines
+# Names of kernels that compile for long, and the fewest cores to share that between.
+COMPILED, AHEAD = ("fla.chunk_",), 4
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")  # of the libraries beside ours
 NOT_JUDGED = "not judged"
 Line = tuple[str, str]
@@ -96,7 +100,9 @@ class Bits:
         return f"{min(medians):.1f}" if medians else ""
 
 
-def judged(name: str, dtype: str, device: str, seed: int, record: Path) -> Row:
+def judged(
+    name: str, dtype: str, device: str, seed: int, record: Path, cores: int = 1
+) -> Row:
     """One line, in this process."""
     from scancheck import verify
     from scancheck.errors import ScancheckError
@@ -109,6 +115,8 @@ def judged(name: str, dtype: str, device: str, seed: int, record: Path) -> Row:
         (kernel,) = resolve_target(name, None)
         row["op"] = kernel.op
         row["reason"] = kernel.no_gradients or ""
+        if name.startswith(COMPILED) and device != "cpu" and cores >= AHEAD:
+            compile_ahead(kernel, dtype, device, seed, cores)
         result = verify(
             name,
             dtypes=[dtype],
@@ -309,7 +317,9 @@ def main() -> int:
 
         threads.keep_to(options.cores)
         name, dtype = options.line.split()
-        row = judged(name, dtype, options.device, options.seed, options.record)
+        row = judged(
+            name, dtype, options.device, options.seed, options.record, options.cores
+        )
         print(json.dumps({k: v for k, v in row.items() if v}), flush=True)
         return 0
     asked = list(lines(options.match))

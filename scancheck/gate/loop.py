@@ -116,7 +116,7 @@ class Judging:
 
     def judge(self, case_id: str | None, on_case: Progress | None) -> None:
         """Every case of every dtype, then the relations."""
-        plans = {dtype: self._cases(dtype) for dtype in self.dtypes}
+        plans = {dtype: self.cases(dtype) for dtype in self.dtypes}
         for dtype, cases in plans.items():
             self._probe(dtype, cases)
         # A case keeps its number, which chooses its cotangents, when it is replayed.
@@ -170,7 +170,7 @@ class Judging:
             "its own"
         )
 
-    def _cases(self, dtype: str) -> list[Case]:
+    def cases(self, dtype: str) -> list[Case]:
         """The plan of one dtype; inputs without a default are always passed.
 
         Cases outside the limits that the contract documents are not judged.

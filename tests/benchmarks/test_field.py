@@ -5,10 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import compile_ahead
 import field
 import pytest
 
 from scancheck.adapters.catalog import adapters
+from scancheck.case import make_case
 
 NAME = "torch.associative_scan.generic"
 
@@ -83,3 +85,15 @@ def test_a_page_tells_each_cause_once(tmp_path: Path) -> None:
     assert page.count(told) == 1
     assert "see final_state" not in page
     assert f"Without gradients:\n\n- {NAME} fp32: its backward refuses" in page
+
+
+def test_what_is_compiled_alike_is_called_in_one_process() -> None:
+    """Cases of the same heads and widths, whatever their length and batch."""
+    sizes = {"B": 1, "T": 3, "H": 1, "HV": 1, "K": 2, "V": 2}
+    others: tuple[dict[str, int], ...] = ({}, {"K": 3}, {"T": 5}, {"B": 2}, {"V": 1})
+    a, b, c, d, e = (
+        make_case("delta_rule", sizes | one, recipe="gaussian_slow", seed=0)
+        for one in others
+    )
+    assert compile_ahead.by_widths([a, b, c, d, e]) == [[a, c, d], [b], [e]]
+    compile_ahead.call_all("model.delta_rule.sequential.plain", "cpu", [a, b])
