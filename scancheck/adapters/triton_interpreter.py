@@ -7,9 +7,10 @@ points of rounding, but no races, no order of accumulation on tensor cores, no T
 no fault of the compiler. Products of fp32 and of fp16 are right, those of bf16 are not
 (`BF16_IS_WRONG`).
 
-Each change below is made because kernels that run compiled do not run without it; all
-were needed with Triton 3.9.0 and flash-linear-attention 0.6.0. (Interpreters much older
-than that, as of 3.5.1, fail by themselves with NumPy 2.4: install a newer Triton.)
+Each change below is made because kernels that run compiled do not run without it, but
+for that of scans, which take minutes (`triton_interpreted_scans`); all were needed with
+Triton 3.9.0 and flash-linear-attention 0.6.0. (Interpreters much older than that, as of
+3.5.1, fail by themselves with NumPy 2.4: install a newer Triton.)
 
 - `@triton.jit` makes interpreted functions, those of Triton's library included.
 - The autotuner times nothing: it has no device. Its first configuration is taken, so
@@ -38,6 +39,7 @@ from types import ModuleType
 from typing import Any
 
 from scancheck.adapters.triton_configurations import take_first
+from scancheck.adapters.triton_interpreted_scans import scan_by_blocks
 from scancheck.errors import KernelUnavailable
 
 BF16_IS_WRONG = "in Triton's interpreter; not in bf16, which is wrong there"
@@ -78,6 +80,7 @@ def activate() -> None:
     _rewrite_kernels()
     _type_comparisons()
     _take_single_elements()
+    scan_by_blocks()
     _silence_arithmetic()
 
 
