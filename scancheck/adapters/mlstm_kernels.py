@@ -32,7 +32,7 @@ rows where heads came after tokens, as here and in the models. `x.contiguous()` 
 such a transposed tensor as it is, an axis of one element being in order with any
 stride, and that stride is taken for the one from row to row. And triton_xl_chunk (for
 its states) and recurrent.triton take log(sigmoid(f)), which is off by some units of 1,
-however small it is: from f = 17 on it is zero.
+however small it is: from f = 17 on it is zero. Below f = -88 it is minus infinity.
 """
 
 import ast

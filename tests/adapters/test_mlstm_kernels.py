@@ -207,6 +207,18 @@ def test_small_log_forget_gates_are_lost(kernel: Kernel) -> None:
     assert bool(found.any()) == (kernel.name == LIMIT)
 
 
+@pytest.mark.parametrize("kernel", TRITON)
+def test_closed_gates_lose_the_state(kernel: Kernel) -> None:
+    """A finding: log(sigmoid(-95)) is minus infinity, and what was kept is gone."""
+    given = case(kernel)
+    given["f"] = torch.full_like(given["f"], -95.0)
+    given["i"] = torch.full_like(given["i"], -1000.0)
+    given = {name: x if name in STATES else x[:, :1] for name, x in given.items()}
+    kept = {"final_state", "final_normalizer", "final_max"}
+    wrong = errors(kernel, given, given) & kept
+    assert wrong == (set() if kernel.name == LIMIT else kept)
+
+
 @pytest.mark.parametrize("kernel", KERNELS.values(), ids=lambda kernel: kernel.name)
 def test_contracts_have_a_budget_on_the_op(kernel: Kernel) -> None:
     """What a contract says of the op has a bound there, gradients included."""
