@@ -36,12 +36,13 @@ EXAMPLES = (
 
 # The packages whose versions decide a target's verdict, by the start of its name.
 PACKAGES = {
-    "accelerated_scan": ("accelerated-scan", "torch"),
+    "accelerated_scan": ("accelerated-scan", "triton", "torch"),
     "fla": ("fla-core", "triton", "torch"),
     "flash_scan": ("triton", "torch"),
     "jax": ("jax", "torch"),
     "mamba_ssm": ("mamba-ssm", "triton", "torch"),
     "mambapy": ("mambapy", "torch"),
+    "mlstm_kernels": ("mlstm_kernels", "triton", "torch"),
     "torch": ("torch",),
     "transformers": ("transformers", "torch"),
     "examples": ("torch",),

@@ -291,6 +291,10 @@ CAUSES: dict[str, Cause] = {
         text="softplus loses small values in the sum 1 + exp(x)",
         advice="use log1p",
     ),
+    "log_of_sigmoid": Cause(
+        text="the log of a gate near one is lost in log(sigmoid(f))",
+        advice="use logsigmoid, or -log1p(exp(-f))",
+    ),
     "state_clamped": Cause(
         text="the carried state is clamped",
         advice="remove the clamp, or document the range of the state",

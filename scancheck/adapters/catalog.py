@@ -4,7 +4,7 @@ A package behind an adapter is imported when its kernel is first called; whether
 run here is told from installed versions alone.
 """
 
-from scancheck.adapters.accelerated_scan_ref import accelerated_scan_ref
+from scancheck.adapters.accelerated_scan import accelerated_scans
 from scancheck.adapters.fla import fla_kernels
 from scancheck.adapters.flash_scan import flash_scan
 from scancheck.adapters.jax_associative_scan import jax_associative_scan
@@ -21,7 +21,7 @@ from scancheck.kernel import Kernel
 def adapters() -> tuple[Kernel, ...]:
     """Every adapted kernel, those that cannot run here with the reason."""
     return (
-        accelerated_scan_ref(),
+        *accelerated_scans(),
         *fla_kernels(),
         flash_scan(),
         jax_associative_scan(),

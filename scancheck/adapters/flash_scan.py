@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 TILE = 64  # tokens, as in flash_scan_triton, which cannot be imported without Triton
 CONTRACT = Contract(structure=Structure(kind="chunk", chunk=TILE, inner="tree"))
-LONGEST_INTERPRETED = 300  # tokens: it combines element by element in Python
 
 
 def linear_scan(
@@ -53,7 +52,6 @@ def flash_scan() -> Kernel:
         edge_sizes=True,
         unavailable=unavailable(),
         packages=("triton",),
-        longest=LONGEST_INTERPRETED if interpreted else None,
         note=BF16_IS_WRONG if interpreted else None,
         devices=("cpu",) if interpreted else ("cuda",),
     )

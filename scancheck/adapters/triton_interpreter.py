@@ -7,9 +7,10 @@ points of rounding, but no races, no order of accumulation on tensor cores, no T
 no fault of the compiler. Products of fp32 and of fp16 are right, those of bf16 are not
 (`BF16_IS_WRONG`).
 
-Each change below is made because kernels that run compiled do not run without it; all
-were needed with Triton 3.9.0 and flash-linear-attention 0.6.0. (Interpreters much older
-than that, as of 3.5.1, fail by themselves with NumPy 2.4: install a newer Triton.)
+Each change below is made because kernels that run compiled do not run without it, but
+for that of scans, which take minutes (`triton_interpreted_scans`); all were needed with
+Triton 3.9.0 and flash-linear-attention 0.6.0. (Interpreters much older than that, as of
+3.5.1, fail by themselves with NumPy 2.4: install a newer Triton.)
 
 - `@triton.jit` makes interpreted functions, those of Triton's library included.
 - The autotuner times nothing: it has no device. Its first configuration is taken, so
@@ -23,6 +24,8 @@ than that, as of 3.5.1, fail by themselves with NumPy 2.4: install a newer Trito
 - A comparison is of type int1. Triton 3.9.0 leaves it the type of what is compared, and
   a scalar one, spread over a block, is then no mask (chunk_hgrn).
 - Overflow and NaN inside a kernel are silent, as on a GPU; NumPy would warn.
+- A number that Python asks for an index is one of an array with one element, which
+  NumPy 2.4 does not turn into an int by itself (Triton 3.6.0).
 """
 
 import ast
@@ -36,12 +39,15 @@ from types import ModuleType
 from typing import Any
 
 from scancheck.adapters.triton_configurations import take_first
+from scancheck.adapters.triton_interpreted_scans import scan_by_blocks
 from scancheck.errors import KernelUnavailable
 
 BF16_IS_WRONG = "in Triton's interpreter; not in bf16, which is wrong there"
 """Measured with Triton 3.8.0 and 3.9.0: tl.dot of bf16 blocks works on bit patterns."""
 
-_PACKAGES = ("fla",)  # whose kernels this module is for
+_PACKAGES = ("fla",)  # which are to be imported after it, for they look for devices
+# Packages whose kernels are made interpreted ones where they were imported before.
+_TURNED = ("triton", "accelerated_scan", "mlstm_kernels")
 
 
 @cache
@@ -69,10 +75,12 @@ def activate() -> None:
         _refuse_compiled()
         with _environment_kept():
             triton.knobs.runtime.interpret = True
-        _interpret_library()
+        _interpret_what_is_loaded()
     take_first()
     _rewrite_kernels()
     _type_comparisons()
+    _take_single_elements()
+    scan_by_blocks()
     _silence_arithmetic()
 
 
@@ -99,8 +107,8 @@ def _environment_kept() -> Iterator[None]:
         os.environ["TRITON_INTERPRET"] = before
 
 
-def _interpret_library() -> None:
-    """Makes the functions of triton.language interpreted that are compiled ones.
+def _interpret_what_is_loaded() -> None:
+    """Makes functions interpreted that are compiled ones, triton.language's included.
 
     They are where triton was imported, by torch's compiler for one, before `activate`.
     """
@@ -110,7 +118,7 @@ def _interpret_library() -> None:
     # The interpreter knows the combine functions of tl.standard by identity.
     interpreted = cache(InterpretedFunction)
     for name, module in list(sys.modules.items()):
-        if name.partition(".")[0] == "triton" and isinstance(module, ModuleType):
+        if name.partition(".")[0] in _TURNED and isinstance(module, ModuleType):
             for attribute, value in list(vars(module).items()):
                 if isinstance(value, JITFunction):
                     setattr(module, attribute, interpreted(value.fn))
@@ -177,6 +185,19 @@ def _type_comparisons() -> None:
         return found
 
     InterpreterBuilder.binary_op = binary_op
+
+
+def _take_single_elements() -> None:
+    from triton.runtime import interpreter
+
+    original = interpreter._patch_lang_tensor
+
+    @wraps(original)
+    def patch(tensor: Any, scope: Any) -> None:
+        original(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda x: int(x.handle.data.item()))
+
+    interpreter._patch_lang_tensor = patch
 
 
 def _silence_arithmetic() -> None:

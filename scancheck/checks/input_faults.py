@@ -10,6 +10,7 @@ from scancheck.checks.faulty_recurrence import OtherDecays, Outputs, run
 from scancheck.checks.oracle import CaseReport
 from scancheck.formats import BF16, FP16, FP32, TF32, Format, round_array
 from scancheck.ops.calling import op_of
+from scancheck.ops.mlstm import MLSTM
 from scancheck.ops.normal_form import Lowered, spec_of
 from scancheck.oracles.fp64 import Fp64System
 from scancheck.recipes.inputs import Inputs, tensor_format
@@ -18,7 +19,9 @@ SHORT: tuple[Format, ...] = (BF16, FP16, TF32)
 WEIGHT_BITS = (8, 4)
 WEIGHT_SCALES = (((0, 1), "matrix"), ((1,), "channel"), ((0,), "state"))
 VECTOR_SCALES = (((0,), "vector"),)
+LARGEST_EXPONENT = 88.0  # of which fp32 has the exponential
 SOFTPLUS_THRESHOLD = 20.0  # of the frameworks
+SIGMOID_LOG = "the log of a forget gate is log(sigmoid(f)), both rounded to fp32"
 SOFTPLUS_SUM = "softplus(x) is log(1 + exp(x)) with the sum rounded to fp32"
 Decays = Callable[[FloatArray], FloatArray]
 
@@ -35,6 +38,7 @@ def faults_of_inputs(report: CaseReport, truth: Outputs) -> Iterator[Fault]:
     for cause, detail, tensors in _other_tensors(report):
         yield cause, detail, run(report, Fp64System(), tensors)
     yield from _softplus_by_sum(report)
+    yield from _log_of_sigmoid(report)
     yield from _last_token(report, truth)
 
 
@@ -195,6 +199,19 @@ def _softplus_by_sum(report: CaseReport) -> Iterator[Fault]:
     if inputs is not None:
         outputs = run(report, Fp64System(), inputs.tensors, inputs.switches)
         yield "softplus_sum", SOFTPLUS_SUM, outputs
+
+
+def _log_of_sigmoid(report: CaseReport) -> Iterator[Fault]:
+    """Small log gates lost in 1 / (1 + exp(-f)), where the op takes logsigmoid(f)."""
+    if report.case.op != MLSTM.name:
+        return
+    f = report.inputs.tensors["f"]
+    sums = round_array(FP32, 1.0 + np.exp(np.minimum(-f, LARGEST_EXPONENT)))
+    gates = round_array(FP32, 1.0 / sums)
+    with np.errstate(divide="ignore"):
+        other = np.log(gates) - np.log1p(-gates)  # whose sigmoid they are
+    tensors = report.inputs.tensors | {"f": other}
+    yield "log_of_sigmoid", SIGMOID_LOG, run(report, Fp64System(), tensors)
 
 
 def _last_token(report: CaseReport, truth: Outputs) -> Iterator[Fault]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import silu, softplus
+from torch.nn.functional import logsigmoid, silu, softplus
 
 SHARED = ("linear_attention", "simple_gla", "retention", "lightning_attention")
 SHARED += ("delta_rule", "gated_delta_rule", "kda", "normalized_linear_attention")
@@ -17,9 +17,11 @@ OUTPUTS = {
     "selective_scan": ("y", "last_state"),
     "ssd": ("y", "final_states"),
     "normalized_linear_attention": ("o", "final_state", "final_key_sum"),
+    "mlstm": ("h", "final_state", "final_normalizer", "final_max"),
 }
 SOFTPLUS = {"selective_scan": "delta_softplus", "ssd": "dt_softplus"}  # switches
 FLOOR = 1e-10  # of flash-linear-attention's normaliser
+MLSTM_FLOOR = 1e-6  # mlstm_kernels' own, beside the one of Beck et al.
 
 
 def loop(
@@ -31,6 +33,8 @@ def loop(
         found = linear_scan(x)
     elif op == "normalized_linear_attention":
         found = normalized(x)
+    elif op == "mlstm":
+        found = mlstm(x)
     elif op in SOFTPLUS:
         scan = selective_scan if op == "selective_scan" else ssd
         found = scan(x, (switches or {}).get(SOFTPLUS[op], False))
@@ -149,6 +153,37 @@ def normalized(x: dict[str, Tensor]) -> tuple[Tensor, ...]:
     q, k = (x[name].repeat_interleave(shared, 2) for name in ("q", "k"))
     z = start[:, None] + k.cumsum(1)
     return o / ((z * q).sum(3) * width**-0.5 + FLOOR)[..., None], state, z[:, -1]
+
+
+def mlstm(x: dict[str, Tensor]) -> tuple[Tensor, ...]:
+    """h [B, T, H, V], C [B, H, K, V], n [B, H, K] and m [B, H], zero where not given.
+
+    Beck et al. 2024 (xLSTM), equations 19 to 27, with the package's floor.
+    """
+    batch, steps, heads, width = x["q"].shape
+    shapes = {
+        "initial_state": (width, x["v"].shape[3]),
+        "initial_normalizer": (width,),
+        "initial_max": (),
+    }
+    memory, normalizer, m = (
+        x.get(name, x["q"].new_zeros(batch, heads, *shape))
+        for name, shape in shapes.items()
+    )
+    outputs = []
+    for t in range(steps):
+        q, k, v, i, f = (x[name][:, t] for name in "qkvif")
+        kept = logsigmoid(f) + m
+        m = torch.maximum(kept, i)
+        decay, gain = (kept - m).exp(), (i - m).exp()
+        outer = k[..., :, None] * v[..., None, :]
+        memory = decay[..., None, None] * memory + gain[..., None, None] * outer
+        normalizer = decay[..., None] * normalizer + gain[..., None] * k
+        q = q * width**-0.5
+        read = (normalizer * q).sum(-1)
+        floor = torch.maximum(read.abs(), (-m).exp()) + MLSTM_FLOOR
+        outputs.append(torch.einsum("bhkv,bhk->bhv", memory, q) / floor[..., None])
+    return torch.stack(outputs, 1), memory, normalizer, m
 
 
 def with_heads(op: str, x: dict[str, Tensor]) -> tuple[Tensor, Tensor]:

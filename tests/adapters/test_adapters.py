@@ -9,7 +9,7 @@ import torch
 from torch._higher_order_ops.associative_scan import associative_scan
 
 from scancheck.adapters import (
-    accelerated_scan_ref,
+    accelerated_scan,
     jax_associative_scan,
     mambapy_pscan,
     mambapy_selective_scan,
@@ -24,8 +24,9 @@ from scancheck.recipes.inputs import Inputs
 from scancheck.runner import accepted_parameters, execute
 
 LINEAR_SCAN, SELECTIVE_SCAN = OPS["linear_scan"], OPS["selective_scan"]
-# The many kernels of these packages have tests of their own.
+# The many kernels of these packages have tests of their own, and those in Triton.
 OTHERS = ("fla.", "flash_scan", "mamba_ssm.", "mlstm_kernels.", "transformers.")
+OTHERS += ("accelerated_scan.scalar",)
 BY_NAME = {k.name: k for k in adapters() if not k.name.startswith(OTHERS)}
 AVAILABLE = [kernel for kernel in BY_NAME.values() if kernel.unavailable is None]
 LINEAR = [kernel for kernel in AVAILABLE if kernel.op == "linear_scan"]
@@ -202,7 +203,7 @@ def test_versions_decide(
 @pytest.mark.parametrize(
     ("module", "package", "extra"),
     [
-        (accelerated_scan_ref, "accelerated-scan", "accelerated-scan"),
+        (accelerated_scan, "accelerated-scan", "accelerated-scan"),
         (jax_associative_scan, "jax", "jax"),
         (mambapy_pscan, "mambapy", "mambapy"),
         (mambapy_selective_scan, "mambapy", "mambapy"),

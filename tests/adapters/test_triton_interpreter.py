@@ -75,6 +75,62 @@ for dtype, right in ((torch.float32, True), (torch.float16, True),
     assert torch.equal(product, tile @ tile) == right, dtype
 """
 
+# Scans of whole blocks, along either axis and from behind; and one whose combine
+# function branches, which asks for element by element.
+SCANS = """
+import torch
+import triton
+import triton.language as tl
+from scancheck.adapters.triton_interpreter import activate
+
+activate()
+
+@triton.jit
+def affine(a, h, b, g):
+    return a * b, h * b + g
+
+@triton.jit
+def later(i, x, j, y):
+    if y > 0:
+        r, s = j, y
+    else:
+        r, s = i, x
+    return r, s
+
+@triton.jit
+def scans(a, h, AXIS: tl.constexpr, REVERSE: tl.constexpr):
+    at = tl.arange(0, 8)[:, None] * 16 + tl.arange(0, 16)[None, :]
+    both = tl.load(a + at), tl.load(h + at)
+    b, g = tl.associative_scan(both, AXIS, affine, REVERSE)
+    tl.store(a + at, b)
+    tl.store(h + at, g)
+
+@triton.jit
+def lasts(x, y):
+    at = tl.arange(0, 8)
+    found, value = tl.associative_scan((at, tl.load(x + at)), 0, later)
+    tl.store(y + at, found)
+
+source = torch.Generator().manual_seed(1)
+for axis in (0, 1):
+    for reverse in (False, True):
+        for dtype in (torch.float32, torch.float16):
+            a, h = (torch.randint(-1, 2, (8, 16), generator=source).to(dtype)
+                    for _ in "ah")
+            rows = a.movedim(axis, 0), h.movedim(axis, 0)
+            b, g = (x.flip(0).clone() if reverse else x.clone() for x in rows)
+            for t in range(1, len(b)):
+                g[t] += b[t] * g[t - 1]
+                b[t] *= b[t - 1]
+            scans[(1,)](a, h, axis, reverse)
+            for want, got in zip((b, g), rows):
+                assert torch.equal(want.flip(0) if reverse else want, got)
+
+y = torch.empty(8, dtype=torch.int32)
+lasts[(1,)](torch.tensor([1, 0, 0, 1, 1, 0, 1, 0]), y)
+assert y.tolist() == [0, 0, 0, 3, 4, 4, 6, 6], y
+"""
+
 
 def run(program: str, folder: Path) -> None:
     """Runs the program in a process of its own; its failure is the test's."""
@@ -96,6 +152,12 @@ def run(program: str, folder: Path) -> None:
 def test_kernels_run_as_if_compiled(tmp_path: Path) -> None:
     """Counters, captured functions, tuning, masks and overflow; bf16 alone is wrong."""
     run(KERNELS, tmp_path)
+
+
+@needs_triton
+def test_scans_are_those_of_a_loop(tmp_path: Path) -> None:
+    """Exact values: the order in which blocks are combined does not matter."""
+    run(SCANS, tmp_path)
 
 
 @needs_triton

@@ -7,8 +7,15 @@ import pytest
 import torch
 from torch import Tensor
 
+from scancheck.case import make_case
 from scancheck.checks.hypotheses import explain
+from scancheck.checks.oracle import CaseReport, Request, check_inputs
+from scancheck.contract import parse_contract
+from scancheck.formats import FP32, round_array
+from scancheck.kernel import Kernel
 from scancheck.kernels.faulty.short_formats import rounded, rounded_to_tf32
+from scancheck.recipes.build import build
+from scancheck.recipes.inputs import Inputs
 
 Fault = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
 
@@ -111,3 +118,49 @@ def test_rows_behind_the_last_chunk(bench: Any, cause: str, T: int) -> None:
     found = explain(bench.report(call, bench.case(T=T)), [16])
     assert found is not None
     assert found.cause == cause
+
+
+def mlstm(log_gate: Callable[[Tensor], Tensor], **x: Tensor) -> tuple[Tensor, ...]:
+    """The matrix LSTM token by token in fp32, from zero, with a log gate of f."""
+    batch, steps, heads, width = x["q"].shape
+    memory = x["v"].new_zeros(batch, heads, width, x["v"].shape[3])
+    normalizer, m = memory[..., 0], x["f"].new_zeros(batch, heads)
+    outputs = []
+    for t in range(steps):
+        q, k, v, i, f = (x[name][:, t] for name in "qkvif")
+        kept = log_gate(f) + m
+        m = torch.maximum(kept, i)
+        decay, gain = (kept - m).exp()[..., None], (i - m).exp()[..., None]
+        outer = (gain * k)[..., None] * v[..., None, :]
+        memory, normalizer = (
+            decay[..., None] * memory + outer,
+            decay * normalizer + gain * k,
+        )
+        q = q * width**-0.5
+        read = torch.maximum((normalizer * q).sum(-1).abs(), (-m).exp()) + 1e-6
+        outputs.append((memory * q[..., None]).sum(-2) / read[..., None])
+    return torch.stack(outputs, 1), memory, normalizer, m
+
+
+def test_a_log_of_a_sigmoid() -> None:
+    """Gates near one decide the maximum: what their logs lose is told by its name."""
+    sizes = {"B": 2, "T": 40, "H": 3, "K": 4, "V": 5}
+    case = make_case("mlstm", sizes, dtype="fp32", recipe="gaussian_slow", seed=1)
+    tensors = dict(build(case).tensors)
+    for gate, by in (("f", 6.0), ("i", -30.0)):
+        tensors[gate] = round_array(FP32, tensors[gate] + by)
+    inputs = Inputs(tensors=tensors, switches={})
+    request = Request(contract=parse_contract("structure=sequential"))
+
+    def report_of(log_gate: Callable[[Tensor], Tensor]) -> CaseReport:
+        def call(q: Tensor, k: Tensor, v: Tensor, i: Tensor, f: Tensor) -> Any:
+            return mlstm(log_gate, q=q, k=k, v=v, i=i, f=f)
+
+        kernel = Kernel(name="tried", op="mlstm", call=call)
+        return check_inputs(kernel, case, inputs, request)
+
+    right = report_of(torch.nn.functional.logsigmoid)
+    assert not any(m.wrong.any() for m in right.metrics.values())
+    found = explain(report_of(lambda f: f.sigmoid().log()), [16])
+    assert found is not None
+    assert found.cause == "log_of_sigmoid"
