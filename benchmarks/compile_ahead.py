@@ -19,6 +19,7 @@ from scancheck.ops.calling import op_of
 from scancheck.recipes.build import build
 from scancheck.recipes.inputs import cotangents
 from scancheck.registry import resolve_target
+from scancheck.runner.device import device_for
 from scancheck.runner.execute import execute
 
 LIMIT_S = 120.0  # then whoever judges compiles what is left
@@ -27,7 +28,11 @@ LIMIT_S = 120.0  # then whoever judges compiles what is left
 def compile_ahead(
     kernel: Kernel, dtype: str, device: str, seed: int, cores: int
 ) -> int:
-    """Calls the kernel on every case of the quick profile; in how many processes."""
+    """Calls the kernel on every case of the quick profile; in how many processes.
+
+    A device without an index, as cuda, is its first one.
+    """
+    device = device_for(kernel, device)
     judging = Judging(
         kernel=replace(kernel, devices=(device,)),
         contract=kernel.contract or Contract(),
