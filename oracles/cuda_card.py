@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 SOURCES = Path(__file__).parent / "cuda"
 
 WARP = 32  # threads
-COLUMN_KEYS = 8  # of a column that a thread of `column_scan` holds
-COLUMN_SHARES = (2, 4, 8, 16, 32)  # threads that share a column
+# Of `column_scan`: keys of a column that a thread holds, and threads that share one.
+COLUMN_SHARES = ((4, 2), (4, 4), (4, 8), (4, 16), (4, 32), (8, 32))
 # The instances of each source.
 EXPRESSIONS = {
     "ball_elementwise.cu": tuple(
@@ -78,7 +78,7 @@ EXPRESSIONS = {
         for name in ("Add", "Multiply", "Exp", "Softplus", "Sigmoid", "Reciprocal")
     ),
     "column_scan.cu": (
-        *(f"column_scan<{shares}>" for shares in COLUMN_SHARES),
+        *(f"column_scan<{keys}, {shares}>" for keys, shares in COLUMN_SHARES),
         "transition_norms",
     ),
     "double_double_scan.cu": (

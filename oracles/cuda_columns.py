@@ -39,15 +39,7 @@ def scan_on_card(
     grow, loss, own, last = coefficients
     groups, steps, keys = k.shape
     lanes = v.shape[2]
-    shares = next(
-        (n for n in cuda_card.COLUMN_SHARES if n * cuda_card.COLUMN_KEYS >= keys), None
-    )
-    if shares is None:
-        most = cuda_card.COLUMN_SHARES[-1] * cuda_card.COLUMN_KEYS
-        raise KernelUnavailable(
-            f"size K: expected at most {most} keys of a rank-one transition on a "
-            f"device; got {keys}"
-        )
+    most, some, shares = _split(keys)
     warps = -(-groups * lanes * shares // cuda_card.WARP)
     o = xp.empty((3, groups, steps, lanes))
     kept = steps + 1 if keep else 0
@@ -56,12 +48,12 @@ def scan_on_card(
     if keep:
         states[:, 0], errors[:, 0] = state, error
     # Held until the launch: an address alone keeps no array.
-    rows = [_side_by_side(x, keys) for x in (w, p, q, k, r)]
+    rows = [_padded(x, keys, most) for x in (w, p, q, k, r)]
     by_key = (cuda_card.operand((x,), KEY_AXES) for x in rows)
     by_step = (cuda_card.operand((x,), STEP_AXES) for x in reading)
     cuda_card.launch(
         SOURCE,
-        f"column_scan<{shares}>",
+        f"column_scan<{some}, {shares}>",
         warps * cuda_card.WARP,
         [
             *by_key,
@@ -77,11 +69,28 @@ def scan_on_card(
     return o, states, errors
 
 
-def _side_by_side(x: Any, keys: int) -> Any:
-    """[G, T, K] with the keys of each step side by side in memory."""
-    x = cuda_card.arrays().broadcast_to(x, (*x.shape[:2], keys))
-    close = keys == 1 or x.strides[2] == x.itemsize
-    return x if close else cuda_card.arrays().ascontiguousarray(x)
+def _split(keys: int) -> tuple[int, int, int]:
+    """So many keys a kernel takes, those of a thread, and threads for a column.
+
+    Raises KernelUnavailable for more keys than kernels take.
+    """
+    for some, shares in cuda_card.COLUMN_SHARES:
+        if some * shares >= keys:
+            return some * shares, some, shares
+    raise KernelUnavailable(
+        f"size K: expected at most {some * shares} keys of a rank-one transition on a "
+        f"device; got {keys}"
+    )
+
+
+def _padded(x: Any, keys: int, most: int) -> Any:
+    """[G, T, K or 1] with `most` keys side by side in memory, zero beyond the last."""
+    xp = cuda_card.arrays()
+    if x.shape[2] == most and x.strides[2] == x.itemsize:
+        return x
+    room = xp.zeros((*x.shape[:2], most))
+    room[:, :, :keys] = x
+    return room
 
 
 def square_on_card(w: Any, p: Any, q: Any) -> Any:

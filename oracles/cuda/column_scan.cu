@@ -19,46 +19,7 @@ struct Rows {
     }
 };
 
-enum {
-    WARP = 32,  // threads
-    KEYS = 8,   // of a column that a thread holds
-};
-
-// The keys of a row [G, T, K] that a thread takes, of one step: every SHARES-th one. Those
-// of the next step are fetched as soon as these are used, long before they are needed.
-template <int SHARES>
-struct Keys {
-    const double* next;
-    long long step;
-    double x[KEYS];
-
-    // Keys of a row lie side by side.
-    __device__ __forceinline__ Keys(const In& row, long long g, int share, int count)
-        : next(row.part[0] + g * row.stride[0][0] + share), step(row.stride[0][1]) {
-#pragma unroll
-        for (int j = 0; j < KEYS; ++j) x[j] = j < count ? next[j * SHARES] : 0.0;
-        next += step;
-    }
-    __device__ __forceinline__ void fetch(int j) { x[j] = next[j * SHARES]; }
-};
-
-// The entry of an operand [G, T, L] or [G, T] at one step, fetched likewise.
-struct Entry {
-    const double* next;
-    long long step;
-    double x;
-
-    __device__ __forceinline__ Entry(const In& operand, long long g, long long l)
-        : next(operand.part[0] + g * operand.stride[0][0] + l * operand.stride[0][3]),
-          step(operand.stride[0][1]),
-          x(*next) {
-        next += step;
-    }
-    __device__ __forceinline__ void fetch() {
-        x = *next;
-        next += step;
-    }
-};
+enum { WARP = 32 };  // threads
 
 // The sum over the threads of a column, to the bit the same in each.
 template <int SHARES>
@@ -69,10 +30,41 @@ __device__ __forceinline__ double shared_sum(double x) {
     return x;
 }
 
-// Up to KEYS * SHARES keys: key i is held by the thread i % SHARES of its column, so that
-// threads which read together read side by side. All threads of a warp take all steps:
-// sums pass through shuffles.
-template <int SHARES>
+// What a step takes, as much of it as a thread needs.
+template <int KEYS>
+struct Step {
+    double w[KEYS], p[KEYS], q[KEYS], k[KEYS], r[KEYS];
+    double v, own, grow, loss, read, read_loss;
+};
+
+// An operand along time.
+struct Along {
+    const double* at;
+    long long step;
+
+    __device__ __forceinline__ Along(const In& x, long long g, long long l,
+                                     long long share)
+        : at(x.part[0] + g * x.stride[0][0] + l * x.stride[0][3] + share),
+          step(x.stride[0][1]) {}
+    __device__ __forceinline__ double entry() {
+        const double x = *at;
+        at += step;
+        return x;
+    }
+    // Every SHARES-th key: they lie side by side, and there are KEYS * SHARES of them.
+    template <int KEYS, int SHARES>
+    __device__ __forceinline__ void keys(double* x) {
+#pragma unroll
+        for (int j = 0; j < KEYS; ++j) x[j] = at[j * SHARES];
+        at += step;
+    }
+};
+
+// KEYS * SHARES keys, those beyond the last one zero: key i is held by the thread
+// i % SHARES of its column, so that threads which read together read side by side. All
+// threads of a warp take all steps, for sums pass through shuffles. A step's operands are
+// read all at once, while the one before is computed.
+template <int KEYS, int SHARES>
 __global__ void column_scan(In w, In p, In q, In k, In r, In v, In grow, In loss, In own,
                             In read, In read_loss, double last, double* state,
                             double* error, double* o, double* states, double* errors,
@@ -81,22 +73,36 @@ __global__ void column_scan(In w, In p, In q, In k, In r, In v, In grow, In loss
     const long long lanes = shape.lanes, steps = shape.steps, all = shape.groups * lanes;
     const int place = threadIdx.x % WARP, share = place / COLUMNS;
     const long long begin = thread_index() / WARP * COLUMNS;
-    if (begin >= all) return;
+    if (begin >= all || steps == 0) return;
     // A column beyond the last one is that one again, and is not written.
     const bool there = begin + place % COLUMNS < all, tells = there && share == 0;
     const long long index = there ? begin + place % COLUMNS : all - 1;
     long long g, l;
     split(index, lanes, g, l);
-    if (steps == 0) return;
-    // Of keys that lie apart by SHARES.
+    Along ws(w, g, 0, share), ps(p, g, 0, share), qs(q, g, 0, share);
+    Along ks(k, g, 0, share), rs(r, g, 0, share), vs(v, g, l, 0), owns(own, g, l, 0);
+    Along grows(grow, g, 0, 0), losses(loss, g, 0, 0);
+    Along reads(read, g, 0, 0), read_losses(read_loss, g, 0, 0);
+    const auto taken = [&]() {
+        Step<KEYS> x;
+        qs.keys<KEYS, SHARES>(x.q);
+        ps.keys<KEYS, SHARES>(x.p);
+        ws.keys<KEYS, SHARES>(x.w);
+        ks.keys<KEYS, SHARES>(x.k);
+        rs.keys<KEYS, SHARES>(x.r);
+        x.v = vs.entry();
+        x.own = owns.entry();
+        x.grow = grows.entry();
+        x.loss = losses.entry();
+        x.read = reads.entry();
+        x.read_loss = read_losses.entry();
+        return x;
+    };
+    // Keys of this thread, which lie apart by SHARES.
     const int count = static_cast<int>((shape.keys - share + SHARES - 1) / SHARES);
-    Keys<SHARES> ws(w, g, share, count), ps(p, g, share, count), qs(q, g, share, count);
-    Keys<SHARES> ks(k, g, share, count), rs(r, g, share, count);
-    Entry vs(v, g, l), owns(own, g, l), grows(grow, g, 0), losses(loss, g, 0);
-    Entry reads(read, g, 0), read_losses(read_loss, g, 0);
-    double s[KEYS], square = 0.0, e = error[index];
     const long long apart = SHARES * lanes, whole = shape.groups * steps * lanes;
     double* const column = state + (g * shape.keys + share) * lanes + l;
+    double s[KEYS], square = 0.0, e = error[index];
 #pragma unroll
     for (int j = 0; j < KEYS; ++j) {
         s[j] = j < count ? column[j * apart] : 0.0;
@@ -109,64 +115,45 @@ __global__ void column_scan(In w, In p, In q, In k, In r, In v, In grow, In loss
     double* kept = states + (second * shape.keys + share) * lanes + l;
     double* kept_error = errors + second * lanes + l;
     const bool keeps = there && states != nullptr;
-    for (long long t = 0; t < steps; ++t) {
-        const bool more = t + 1 < steps;
-        double inner[2] = {0.0, 0.0}, sums[2] = {0.0, 0.0}, squares[2] = {0.0, 0.0};
+    const auto advance = [&](const Step<KEYS>& x) {
+        double inner = 0.0, sum = 0.0, squares = 0.0;
 #pragma unroll
-        for (int j = 0; j < KEYS; ++j)
-            if (j < count) {
-                inner[j % 2] += qs.x[j] * s[j];
-                if (more) qs.fetch(j);
-            }
-        const double seen = shared_sum<SHARES>(inner[0] + inner[1]);
+        for (int j = 0; j < KEYS; ++j) inner += x.q[j] * s[j];
+        const double seen = shared_sum<SHARES>(inner);
 #pragma unroll
-        for (int j = 0; j < KEYS; ++j)
-            if (j < count) {
-                const double kept = ps.x[j] * seen + ws.x[j] * s[j];
-                const double x = ks.x[j] * vs.x + kept;
-                s[j] = x;
-                squares[j % 2] += x * x;
-                sums[j % 2] += rs.x[j] * x;
-                if (more) {
-                    ps.fetch(j);
-                    ws.fetch(j);
-                    ks.fetch(j);
-                    rs.fetch(j);
-                }
-            }
-        const double told = shared_sum<SHARES>(sums[0] + sums[1]);
-        e = (grows.x + losses.x) * e + losses.x * length;
-        length = sqrt(shared_sum<SHARES>(squares[0] + squares[1]));
-        e += owns.x + last * length;
-        const double above = length + e;
-        if (tells) {
-            out[0] = told;
-            out[whole] = reads.x * e + read_losses.x * above;
-            out[2 * whole] = above;
+        for (int j = 0; j < KEYS; ++j) {
+            const double moved = x.k[j] * x.v + (x.p[j] * seen + x.w[j] * s[j]);
+            s[j] = j < count ? moved : 0.0;  // zero times infinity is not zero
+            squares += s[j] * s[j];
+            sum += x.r[j] * s[j];
         }
-        if (keeps) {
+        const double told = shared_sum<SHARES>(sum);
+        e = (x.grow + x.loss) * e + x.loss * length;
+        length = sqrt(shared_sum<SHARES>(squares));
+        e += x.own + last * length;
+        if (tells) {
+            const double above = length + e;
+            out[0] = told;
+            out[whole] = x.read * e + x.read_loss * above;
+            out[2 * whole] = above;
+            if (keeps) *kept_error = e;
+        }
+        if (keeps)
 #pragma unroll
             for (int j = 0; j < KEYS; ++j)
                 if (j < count) kept[j * apart] = s[j];
-            if (tells) *kept_error = e;
-        }
-        if (more) {
-            vs.fetch();
-            owns.fetch();
-            grows.fetch();
-            losses.fetch();
-            reads.fetch();
-            read_losses.fetch();
-        }
-        qs.next += qs.step;
-        ps.next += ps.step;
-        ws.next += ws.step;
-        ks.next += ks.step;
-        rs.next += rs.step;
         out += lanes;
         kept += shape.keys * lanes;
         kept_error += lanes;
+    };
+    Step<KEYS> now = taken();
+#pragma unroll 2
+    for (long long t = 1; t < steps; ++t) {
+        const Step<KEYS> next = taken();
+        advance(now);
+        now = next;
     }
+    advance(now);
     if (!there) return;
 #pragma unroll
     for (int j = 0; j < KEYS; ++j)

@@ -170,12 +170,13 @@ def _rounding_of(row: Row, *, interpreted: bool) -> Contract | None:
     retention and lightning_attn are logs of constants. With a rank-one transition gates
     for each key are differences within parts of 16 tokens, and logs are summed by
     tl.cumsum, a tree where it is compiled. On a device the inverse's products are in
-    TF32, cut off, which no contract says for these alone: in fp16 rho sees it. Gates of diagonal transitions have their
-    gradient as a sum in reverse, in hgrn alone step by step. The recurrent hgrn returns
-    its state, and takes that one's cotangent, in the dtype of the tensors; both hgrn
-    take the states of gradients from the outputs as they are stored. What is
-    normalised has its sum of keys and its quotient in the dtype of the tensors, and
-    with them all of its operations, for a contract has no other word for that.
+    TF32, cut off, which no contract says for these alone: in fp16 rho sees it. Gates of
+    diagonal transitions have their gradient as a sum in reverse, in hgrn alone step by
+    step. The recurrent hgrn returns its state, and takes that one's cotangent, in the
+    dtype of the tensors; both hgrn take the states of gradients from the outputs as
+    they are stored. What is normalised has its sum of keys and its quotient in the
+    dtype of the tensors, and with them all of its operations, for a contract has no
+    other word for that.
     """
     gated = not {"g", "gk", "w"}.isdisjoint(row.tensors)
     summed = gated and op_named(row.op).diagonal and row.family != "hgrn"
