@@ -24,8 +24,7 @@ class CudaBall(Ball):
     @property
     def exact(self) -> bool:
         """Whether the radius is the one repeated zero of `exact_cuda_ball`."""
-        zero = cuda_card.address(repeated_zero())
-        return cuda_card.address(self.radius) == zero
+        return is_repeated_zero(self.radius)
 
     @property
     def whole(self) -> Self:
@@ -157,9 +156,20 @@ def repeated_zeros(shape: tuple[int, ...]) -> Any:
     return cuda_card.arrays().broadcast_to(repeated_zero(), shape)
 
 
+def is_repeated_zero(part: Any) -> bool:
+    """Whether an array is of that zero; numbers are asked this time and again."""
+    zero = _zero_address(cuda_card.arrays(), cuda_card.device_index())
+    return cuda_card.address(part) == zero
+
+
 @cache
 def _zero(xp: Any, device: int) -> Any:
     return xp.zeros(())
+
+
+@cache
+def _zero_address(xp: Any, device: int) -> int:
+    return cuda_card.address(_zero(xp, device))
 
 
 def exact_cuda_ball(values: Any) -> CudaBall:

@@ -114,7 +114,7 @@ def arrays() -> Any:
 
 def device_index() -> int:
     """The index of the current device."""
-    return int(arrays().cuda.Device().id)
+    return int(arrays().cuda.runtime.getDevice())
 
 
 def float64(values: Any) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from scancheck.oracles import cuda_card, double_double, double_word_functions
-from scancheck.oracles.cuda_ball import repeated_zero, repeated_zeros
+from scancheck.oracles.cuda_ball import is_repeated_zero, repeated_zeros
 from scancheck.oracles.cuda_card import AXES
 from scancheck.oracles.cuda_fp64 import key_ranges
 from scancheck.oracles.double_double import DoubleDouble
@@ -45,8 +45,7 @@ class CudaDoubleDouble(DoubleDouble):
     @property
     def single(self) -> bool:
         """Whether it is exact float64: lo and radius the one zero that is repeated."""
-        zero = cuda_card.address(repeated_zero())
-        return all(cuda_card.address(part) == zero for part in self.components[1:])
+        return all(map(is_repeated_zero, self.components[1:]))
 
     @property
     def parts(self) -> tuple[Any, Any, Any]:
