@@ -11,9 +11,10 @@ from scancheck.ops.normal_form import Cotangents, Lowered
 from scancheck.oracles import cuda_card, rank_one
 from scancheck.oracles.cuda_ball import CudaBall, CudaOuterProduct, exact_cuda_ball
 from scancheck.oracles.cuda_columns import CARD
-from scancheck.oracles.engine import TILE_ENTRIES, check_diagonal
+from scancheck.oracles.engine import TILE_ENTRIES
 from scancheck.oracles.fp64 import contract
 from scancheck.oracles.fp64_scan import PARTS
+from scancheck.oracles.systems import check_diagonal
 
 SOURCE = "fp64_scan.cu"
 KEYS = 8  # states of a thread

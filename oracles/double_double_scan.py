@@ -14,8 +14,8 @@ from scancheck.oracles.double_double_tile import (
     lane_block,
     scan_tile,
 )
-from scancheck.oracles.engine import GenericSystem, check_diagonal
 from scancheck.oracles.numbers import concatenate
+from scancheck.oracles.systems import GenericSystem, check_diagonal
 from scancheck.oracles.threads import share
 
 FloatArray = NDArray[np.float64]

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from scancheck.errors import OracleUncertain
 from scancheck.ops.normal_form import Op
-from scancheck.oracles.engine import GenericSystem, Solution, solve
+from scancheck.oracles.engine import Solution, solve
 from scancheck.oracles.multiprecision import MpNumber, constant, to_double_double
+from scancheck.oracles.systems import GenericSystem
 
 FloatArray = NDArray[np.float64]
 

@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scancheck.ops.normal_form import Op
-from scancheck.oracles.engine import GenericSystem, Solution, solve
+from scancheck.oracles.engine import Solution, solve
 from scancheck.oracles.numbers import ArrayNumber
+from scancheck.oracles.systems import GenericSystem
 
 FloatArray = NDArray[np.float64]
 

@@ -20,8 +20,9 @@ from scancheck.oracles import rank_one
 from scancheck.oracles.ball import Ball
 from scancheck.oracles.ball_contraction import BALLS
 from scancheck.oracles.contraction import contracted, contracts
-from scancheck.oracles.engine import Solution, check_diagonal, solve
+from scancheck.oracles.engine import Solution, solve
 from scancheck.oracles.fp64_tile import TileScan, cotangents_of_states
+from scancheck.oracles.systems import check_diagonal
 from scancheck.oracles.tile_ball import PlacedBall, TileBall, exact_tile_ball
 
 FloatArray = NDArray[np.float64]

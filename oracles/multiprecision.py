@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from scancheck.formats import FP64, round_exact
 from scancheck.ops.normal_form import Op
 from scancheck.oracles.double_double import DoubleDouble
-from scancheck.oracles.engine import GenericSystem, Solution, solve
+from scancheck.oracles.engine import Solution, solve
 from scancheck.oracles.numbers import ArrayNumber
+from scancheck.oracles.systems import GenericSystem
 
 FloatArray = NDArray[np.float64]
 Raw = Any  # an mpmath raw float: sign, mantissa, exponent, length of the mantissa

@@ -28,9 +28,10 @@ from scancheck.oracles import cuda_card
 from scancheck.oracles.cuda_columns import CARD
 from scancheck.oracles.cuda_fp64 import cuda_stretch, key_passes
 from scancheck.oracles.cuda_rungs import on_card
-from scancheck.oracles.engine import Solution, check_diagonal, solve
+from scancheck.oracles.engine import Solution, solve
 from scancheck.oracles.fp64 import contract
 from scancheck.oracles.rank_one import cotangents_of
+from scancheck.oracles.systems import check_diagonal
 
 FloatArray = NDArray[np.float64]
 Arrays = Mapping[str, FloatArray]

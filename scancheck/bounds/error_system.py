@@ -23,9 +23,9 @@ from scancheck.bounds.scan_tables import coefficients, path_table
 from scancheck.bounds.tree_emulation import Emulation, emulate, emulation_for
 from scancheck.ops.normal_form import Cotangents, Lowered
 from scancheck.oracles.contraction import contracted, contracts
-from scancheck.oracles.engine import check_diagonal
 from scancheck.oracles.fp64 import contract
 from scancheck.oracles.numbers import plain
+from scancheck.oracles.systems import check_diagonal
 from scancheck.oracles.threads import share
 
 FloatArray = NDArray[np.float64]

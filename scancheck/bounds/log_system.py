@@ -17,8 +17,8 @@ from scancheck.bounds.log_tile import run_adjoint, run_forward
 from scancheck.bounds.rules import Rules, tree_depth
 from scancheck.errors import CaseInvalid
 from scancheck.ops.normal_form import Cotangents, Lowered
-from scancheck.oracles.engine import check_diagonal
 from scancheck.oracles.fp64 import contract
+from scancheck.oracles.systems import check_diagonal
 from scancheck.oracles.threads import share
 
 FloatArray = NDArray[np.float64]

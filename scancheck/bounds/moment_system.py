@@ -23,10 +23,10 @@ from scancheck.bounds.moment_number import MomentNumber, given_number
 from scancheck.bounds.rules import Rules, Store
 from scancheck.formats import round_array
 from scancheck.ops.normal_form import Cotangents, Lowered
-from scancheck.oracles.engine import check_diagonal
 from scancheck.oracles.fp64 import contract
 from scancheck.oracles.jit import jit
 from scancheck.oracles.numbers import plain
+from scancheck.oracles.systems import check_diagonal
 from scancheck.oracles.threads import share
 
 FloatArray = NDArray[np.float64]

@@ -16,8 +16,8 @@ from scancheck.checks.oracle import CaseReport
 from scancheck.ops import op_named
 from scancheck.ops.normal_form import Lowered, spec_of
 from scancheck.oracles.ball import Ball
-from scancheck.oracles.engine import GenericSystem
 from scancheck.oracles.fp64 import Fp64System
+from scancheck.oracles.systems import GenericSystem
 from scancheck.oracles.tile_ball import exact_tile_ball
 
 FloatArray = NDArray[np.float64]

@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from scancheck.checks.oracle import CaseReport
 from scancheck.ops.calling import op_of
 from scancheck.ops.normal_form import Lowered
-from scancheck.oracles.engine import System, solve
+from scancheck.oracles.engine import solve
 from scancheck.oracles.fp64 import Fp64System
 from scancheck.oracles.numbers import concatenate
+from scancheck.oracles.systems import System
 
 FloatArray = NDArray[np.float64]
 Outputs = dict[str, FloatArray]

@@ -11,7 +11,8 @@ from scancheck.formats import FloatArray
 from scancheck.ops import OPS, op_named
 from scancheck.ops.normal_form import spec_of
 from scancheck.oracles.ball import certified_radius, exact_ball
-from scancheck.oracles.engine import GenericSystem, solve
+from scancheck.oracles.engine import solve
+from scancheck.oracles.systems import GenericSystem
 from scancheck.recipes import Inputs, build
 
 SIZES = {

@@ -29,9 +29,10 @@ def solutions(
 ) -> dict[str, Any]:
     """The op solved by the engines that are named, and with magnitudes."""
     from scancheck.oracles.ball import exact_ball
-    from scancheck.oracles.engine import GenericSystem, solve
+    from scancheck.oracles.engine import solve
     from scancheck.oracles.fp64 import Fp64System
     from scancheck.oracles.numbers import ArrayNumber
+    from scancheck.oracles.systems import GenericSystem
 
     class Sized(ArrayNumber):
         """A value, and a magnitude that one rounding of each operation adds up to.

@@ -172,8 +172,9 @@ def test_tiles_change_no_value(monkeypatch: pytest.MonkeyPatch, name: str) -> No
     """
     from scancheck.oracles import engine
     from scancheck.oracles.ball import certified_radius, exact_ball
+    from scancheck.oracles.systems import GenericSystem
 
-    class Balls(engine.GenericSystem):
+    class Balls(GenericSystem):
         def constant(self, values: FloatArray) -> Any:
             return exact_ball(values)
 
@@ -199,8 +200,9 @@ def test_tiles_change_no_value(monkeypatch: pytest.MonkeyPatch, name: str) -> No
 def test_radii_hold_the_exact_values(name: str) -> None:
     """Balls in fp64 meet those of 200 bits, which every op can be run in too."""
     from scancheck.oracles.ball import certified_radius, exact_ball
-    from scancheck.oracles.engine import GenericSystem, solve
+    from scancheck.oracles.engine import solve
     from scancheck.oracles.multiprecision import solve_multiprecision
+    from scancheck.oracles.systems import GenericSystem
 
     class Balls(GenericSystem):
         def constant(self, values: FloatArray) -> Any:

@@ -129,8 +129,9 @@ def by_hand(
 def test_recurrence_and_adjoint(w: tuple[str, str], k: str, r: str) -> None:
     """Decays per head, key, lane or both; keys and readouts shared by lanes or not."""
     from scancheck.oracles.ball import certified_radius, exact_ball
-    from scancheck.oracles.engine import GenericSystem, solve
+    from scancheck.oracles.engine import solve
     from scancheck.oracles.fp64 import Fp64System
+    from scancheck.oracles.systems import GenericSystem
 
     class Balls(GenericSystem):
         def constant(self, values: FloatArray) -> Any:
@@ -177,7 +178,8 @@ def test_every_part_of_the_recurrence(parts: tuple[str, ...]) -> None:
     Outputs and gradients of the step-by-step engine against autograd in fp64.
     """
     from scancheck.oracles.ball import certified_radius, exact_ball
-    from scancheck.oracles.engine import GenericSystem, solve
+    from scancheck.oracles.engine import solve
+    from scancheck.oracles.systems import GenericSystem
 
     class Balls(GenericSystem):
         def constant(self, values: FloatArray) -> Any:

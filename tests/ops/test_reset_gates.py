@@ -17,9 +17,10 @@ from scancheck.ops import OPS
 from scancheck.ops.normal_form import Op, state_inputs, state_outputs
 from scancheck.oracles import ball, double_double
 from scancheck.oracles.double_double_scan import DoubleDoubleSystem
-from scancheck.oracles.engine import GenericSystem, Solution, solve
+from scancheck.oracles.engine import Solution, solve
 from scancheck.oracles.fp64 import Fp64System
 from scancheck.oracles.multiprecision import solve_multiprecision
+from scancheck.oracles.systems import GenericSystem
 from scancheck.oracles.wide_double import solve_wide
 
 FloatArray = NDArray[np.float64]

@@ -19,8 +19,9 @@ from scancheck.oracles.double_double import (
 )
 from scancheck.oracles.double_double_scan import DoubleDoubleSystem
 from scancheck.oracles.double_word import fma
-from scancheck.oracles.engine import GenericSystem, Solution, solve
+from scancheck.oracles.engine import Solution, solve
 from scancheck.oracles.jit import jit
+from scancheck.oracles.systems import GenericSystem
 
 FloatArray = NDArray[np.float64]
 Triple = tuple[float, float, float]

@@ -18,8 +18,9 @@ from scancheck.ops.normal_form import Lowered
 from scancheck.ops.selective_scan import SELECTIVE_SCAN
 from scancheck.oracles import engine, threads, tile_ball
 from scancheck.oracles.ball import Ball, certified_radius, exact_ball
-from scancheck.oracles.engine import GenericSystem, Solution, solve
+from scancheck.oracles.engine import Solution, solve
 from scancheck.oracles.fp64 import Fp64System, solve_fp64
+from scancheck.oracles.systems import GenericSystem
 
 FloatArray = NDArray[np.float64]
 CONTEXT = mpmath.MPContext()

@@ -10,9 +10,10 @@ from scancheck.oracles import engine
 from scancheck.oracles.ball import Ball, certified_radius, exact_ball
 from scancheck.oracles.columns import gamma
 from scancheck.oracles.double_double_scan import DoubleDoubleSystem
-from scancheck.oracles.engine import GenericSystem, solve
+from scancheck.oracles.engine import solve
 from scancheck.oracles.fp64 import Fp64System
 from scancheck.oracles.multiprecision import solve_multiprecision
+from scancheck.oracles.systems import GenericSystem
 from scancheck.oracles.transition_norm import transition_norm
 
 SIZES = {"G": 2, "T": 11, "K": 3, "L": 5, "Kw": 3}
