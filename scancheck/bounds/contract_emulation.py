@@ -23,16 +23,13 @@ from scancheck.bounds.error_number import ErrorNumber
 from scancheck.bounds.products import Products, turned
 from scancheck.bounds.rank_one_chunk_system import RankOneChunkSystem
 from scancheck.bounds.rules import Rules, rules_for, storage_error
+from scancheck.bounds.step_emulation import DRAWS, REACH, SEED, EmulatedSteps
 from scancheck.contract import CONTRACT_FORMATS, Contract, resolve
 from scancheck.formats import FP32, Format, round_array
 from scancheck.ops.normal_form import Lowered, Op
 from scancheck.oracles.engine import solve
 
 FloatArray = NDArray[np.float64]
-
-DRAWS = 6
-REACH = math.sqrt(0.541)  # 0.736: of a uniform factor with the right mean square
-SEED = 20240611  # the draws are the same in every run
 
 
 def emulated_for(
@@ -47,16 +44,20 @@ def emulated_for(
     An element's is the root mean square of DRAWS draws, in units of that of one
     rounding of size 1. It is meant for means over many elements, as rho takes them: a
     single one may be small by chance. None for diagonal transitions, for structures
-    other than chunks, for computation shorter than fp32, and where sums that truncate,
-    which err in one direction, have the largest roundings.
+    other than chunks and steps in order, for computation shorter than fp32, and where
+    sums that truncate, which err in one direction, have the largest roundings.
     """
     rules = rules_for(contract, dtype)
     short = rules.compute.precision < FP32.precision
     biased = rules.sum_u > rules.u and rules.operand_cast is None
-    if op.diagonal or op.reads_before or rules.structure.kind != "chunk":
+    kind = rules.structure.kind
+    if op.diagonal or op.reads_before or short or biased:
         return None
-    if short or biased:
+    if kind not in ("chunk", "sequential") or rules.comp != "none":
         return None
+    if kind == "sequential":
+        found = solve(EmulatedSteps(rules), op, tensors, switches)
+        return {name: _root(op, name, x, dtype) for name, x in found.outputs.items()}
     operands = CONTRACT_FORMATS[resolve(contract, dtype).operands]
     system = EmulatedChunks(rules, contract.log, op.name, operands)
     found = solve(system, op, tensors, switches, multiple=system.chunk)

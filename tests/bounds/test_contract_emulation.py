@@ -10,15 +10,20 @@ from machines.chunked_rank_one import Machine
 
 from scancheck.bounds.contract_emulation import emulated_for
 from scancheck.bounds.moments import rho, rho_limit
-from scancheck.case import Case
+from scancheck.case import Case, make_case
+from scancheck.checks.oracle import Request, check_case
 from scancheck.contract import Contract, Structure
+from scancheck.formats import FORMATS, round_array
 from scancheck.ops import OPS
 from scancheck.oracles.engine import solve
 from scancheck.oracles.fp64 import Fp64System
 from scancheck.recipes import build
+from scancheck.registry import resolve_target
 
 CHUNKS = ((16, "substitution"), (64, "block"))
 CHAINS = 32  # of the cases here: B HV V
+SEQUENTIAL = Structure(kind="sequential")
+STEPS = ("delta_rule", "gated_delta_rule", "kda", "gated_delta_product", "rwkv7")
 
 
 def found_rho(machine: Machine, contract: Contract, case: Case) -> dict[str, float]:
@@ -95,12 +100,93 @@ def test_the_same_draws_every_time() -> None:
 @pytest.mark.parametrize(
     ("op", "contract"),
     [
-        ("kda", Contract(structure=Structure(kind="sequential"))),
+        ("kda", Contract(structure=SEQUENTIAL, compute="bf16")),
+        ("kda", Contract(structure=SEQUENTIAL, comp="kahan")),
         ("kda", claim("kda", 16, compute="bf16")),
         ("gla", claim("kda", 16)),
         ("kda", claim("kda", 16, accumulate="truncate")),
     ],
 )
 def test_others_have_none(op: str, contract: Contract) -> None:
-    """Steps, short computation, diagonal transitions, truncated sums of fp32."""
+    """Short and compensated computation, diagonal transitions, truncated sums."""
     assert emulated_for(OPS[op], {}, {}, contract, "fp32") is None
+
+
+def rho_of_steps(
+    name: str,
+    dtype: str,
+    contract: Contract | None = None,
+    state: torch.dtype | None = None,
+) -> dict[str, float]:
+    """rho of each output of the steps: a CPU model's, or with states in a format.
+
+    The contract is the model's unless one is given.
+    """
+    sizes = {"B": 2, "T": 200, "H": 1, "HV": 2, "K": 16, "V": 8, "M": 2}
+    known = {axis: sizes[axis] for axis in OPS[name].size_names}
+    case = make_case(
+        name,
+        known if "HV" in known else known | {"H": 2},
+        dtype=dtype,
+        recipe="gaussian_slow",
+        seed=3,
+        options={"initial_state": True},
+    )
+    (kernel,) = resolve_target(f"model.{name}.sequential.plain", None)
+    contract = contract or kernel.contract
+    assert contract is not None
+    report = check_case(kernel, case, Request(contract=contract, runs=1))
+    got = {n: np.array(x) for n, x in report.outcome.outputs.items()}
+    tensors = report.inputs.tensors
+    if state is not None:
+        given = {n: torch.tensor(x, dtype=torch.float32) for n, x in tensors.items()}
+        o, final = gated_steps(state, **given)
+        store = FORMATS[dtype]
+        got = {
+            "o": round_array(store, o.double().numpy()),
+            "final_state": final.numpy(),
+        }
+    roots = emulated_for(OPS[name], tensors, {}, contract, dtype)
+    assert roots is not None
+    truth = report.truth.outputs
+    return {n: rho(got[n] - truth[n].hi, roots[n]) for n in got}
+
+
+def gated_steps(
+    state: torch.dtype, **x: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The gated delta rule with one key head, its state rounded after every step."""
+    q, k = (x[n].expand(-1, -1, x["v"].shape[2], -1) for n in ("q", "k"))
+    s, read = x["initial_state"], []
+    for t in range(q.shape[1]):
+        s = s * x["g"][:, t, :, None, None].exp()
+        seen = (s * k[:, t, :, :, None]).sum(2)
+        new = x["beta"][:, t, :, None] * (x["v"][:, t] - seen)
+        s = (s + k[:, t, :, :, None] * new[:, :, None, :]).to(state).float()
+        read.append((s * q[:, t, :, :, None]).sum(2) * q.shape[3] ** -0.5)
+    return torch.stack(read, 1), s
+
+
+@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
+def test_steps_have_a_rho_near_one(name: str, dtype: str) -> None:
+    """Those of the CPU models, which round nothing else than they declare."""
+    found = rho_of_steps(name, dtype)
+    assert all(0.5 < x < 1.5 for x in found.values()), found
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+def test_a_short_state_is_seen_in_steps(dtype: str) -> None:
+    """States in bf16 where fp32 was claimed; where that is declared they are right."""
+    given = "gated_delta_rule", dtype
+    short = rho_of_steps(*given, Contract(structure=SEQUENTIAL), torch.bfloat16)
+    assert short["final_state"] > rho_limit(CHAINS), short
+    honest = Contract(structure=SEQUENTIAL, state="bf16")
+    found = rho_of_steps(*given, honest, torch.bfloat16)
+    assert all(0.5 < x < 1.5 for x in found.values()), found
+
+
+def test_the_same_steps_every_time() -> None:
+    """A verdict depends on nothing but its case, however many threads there are."""
+    one, other = (rho_of_steps("kda", "fp32") for _ in range(2))
+    assert one == other
