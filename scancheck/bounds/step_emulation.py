@@ -50,7 +50,9 @@ class EmulatedSteps(RankOneErrorSystem):
         rules, s = self.rules, state.copy()
         _, groups, keys, lanes = s.shape
         steps = lowered.v.shape[1]
-        erases = lowered.erases_decayed
+        # An op of a user's may erase without telling key and strength apart.
+        told = lowered.key is not None and lowered.strength is not None
+        erases = lowered.erases_decayed and told
         drive = self._cast(lowered.v, rules.drive_cast)
         w = self.drawn(self._cast(lowered.w, rules.decay_cast), (groups, steps, keys))
         r = self.drawn(lowered.r, (groups, steps, keys))
