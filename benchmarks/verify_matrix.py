@@ -6,9 +6,9 @@ The cases are those of the quick profile, recipes, seeds and options alike, but 
 T 512, H 2 and K = V = 64, gradients included: `verify` itself turns its sizes from case
 to case, most of them small, so a size can be measured only by giving it to all. On a
 device the kernel is a fast one, which has no gradients; transformers' chunks have, but
-their budget is formed on the CPU. The time is that of the
-whole command but Python's own start: the server of the kernel's process starts first,
-as for `scancheck verify`, and both import side by side.
+their budget is formed on the CPU. The time is that of the whole command but Python's
+own start: the server of the kernel's process starts first, as for `scancheck verify`,
+and both import side by side.
 """
 
 import argparse

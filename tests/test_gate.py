@@ -401,6 +401,7 @@ def test_more_outputs_than_the_op_has_is_a_usage_error() -> None:
         ({"op": None}, "--op is needed.*linear_scan"),
         ({"dtypes": ["fp8"]}, "dtype.*bf16.*fp8"),
         ({"profile": "fast"}, "profile.*quick.*fast"),
+        ({"case_limit_s": 0}, "case limit: expected more than 0; got 0"),
         ({"contract": "speed=1"}, "speed.*unknown"),
         ({"contract": "comp=full"}, "contradicts itself"),
         ({"contract": "log=renorm"}, "log=renorm.*expected log gates"),

@@ -23,7 +23,14 @@ from scancheck.bounds.error_number import ErrorNumber
 from scancheck.bounds.products import Products, turned
 from scancheck.bounds.rank_one_chunk_system import RankOneChunkSystem
 from scancheck.bounds.rules import Rules, rules_for, storage_error
-from scancheck.bounds.step_emulation import DRAWS, REACH, SEED, EmulatedSteps
+from scancheck.bounds.step_emulation import (
+    DRAWS,
+    REACH,
+    SEED,
+    EmulatedSteps,
+    drawn_noise,
+    of_draws,
+)
 from scancheck.contract import CONTRACT_FORMATS, Contract, resolve
 from scancheck.formats import FP32, Format, round_array
 from scancheck.ops.normal_form import Lowered, Op
@@ -104,16 +111,11 @@ class EmulatedChunks(RankOneChunkSystem):
             o, values = self.draw.chunk(parts, state.values)
             rows.append(o)
             state = DrawnState(values)
-        return self._drawn(np.concatenate(rows, 2)), state, None
+        return of_draws(self.rules, np.concatenate(rows, 2)), state, None
 
     def end(self, state: Any, total: int) -> ErrorNumber:
         """The final state."""
-        return self._drawn(state.values)
-
-    def _drawn(self, values: FloatArray) -> ErrorNumber:
-        exact = values[0]
-        off = np.sqrt(((values[1:] - exact) ** 2).mean(0))
-        return ErrorNumber(self.rules, exact, np.abs(exact), off, np.abs(exact))
+        return of_draws(self.rules, state.values)
 
 
 class Draws:
@@ -126,9 +128,7 @@ class Draws:
 
     def noise(self, size: FloatArray) -> FloatArray:
         """`size` times a rounding of size 1, [1 + DRAWS, ...]; none for the first."""
-        found = REACH * self.source.uniform(-1.0, 1.0, size.shape) * size
-        found[0] = 0.0
-        return found
+        return drawn_noise(self.source, size)
 
     def cast(self, x: FloatArray) -> FloatArray:
         """Operands; those that the format holds as they are stay."""

@@ -76,28 +76,32 @@ class EmulatedSteps(RankOneErrorSystem):
 
         tasks = (1 + DRAWS) * groups * lanes
         share(tasks, tasks * steps * keys, run)
-        return self._told(o), s, None
+        return of_draws(rules, o), s, None
 
     def end(self, state: Any, total: int) -> ErrorNumber:
         """The final state, stored in the state's format."""
-        return self._told(state + self.noise(self.rules.state_u * np.abs(state)))
+        stored = state + drawn_noise(self.source, self.rules.state_u * np.abs(state))
+        return of_draws(self.rules, stored)
 
     def drawn(self, number: ErrorNumber, shape: tuple[int, ...]) -> FloatArray:
         """A number of the tile in each draw, off by its error, [1 + DRAWS, ...]."""
         value, error = (_rows(x, shape) for x in (number.value, number.error))
         every = np.repeat(value[None], 1 + DRAWS, 0)
-        return every + self.noise(np.repeat(error[None], 1 + DRAWS, 0))
+        return every + drawn_noise(self.source, np.repeat(error[None], 1 + DRAWS, 0))
 
-    def noise(self, size: FloatArray) -> FloatArray:
-        """`size` times a rounding of size 1; none for the first draw."""
-        found: FloatArray = REACH * self.source.uniform(-1.0, 1.0, size.shape) * size
-        found[0] = 0.0
-        return found
 
-    def _told(self, values: FloatArray) -> ErrorNumber:
-        exact = values[0]
-        off = np.sqrt(((values[1:] - exact) ** 2).mean(0))
-        return ErrorNumber(self.rules, exact, np.abs(exact), off, np.abs(exact))
+def drawn_noise(source: np.random.Generator, size: FloatArray) -> FloatArray:
+    """`size` [1 + DRAWS, ...] times a rounding of size 1; none for the first draw."""
+    found: FloatArray = REACH * source.uniform(-1.0, 1.0, size.shape) * size
+    found[0] = 0.0
+    return found
+
+
+def of_draws(rules: Rules, values: FloatArray) -> ErrorNumber:
+    """The first of [1 + DRAWS, ...], and the root mean square of the others' errors."""
+    exact = values[0]
+    off = np.sqrt(((values[1:] - exact) ** 2).mean(0))
+    return ErrorNumber(rules, exact, np.abs(exact), off, np.abs(exact))
 
 
 def _rows(x: Any, shape: tuple[int, ...]) -> FloatArray:
