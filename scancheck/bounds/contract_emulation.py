@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from scancheck.bounds.bias import bias_of, rounded_functions
 from scancheck.bounds.budget import storage_dtype
 from scancheck.bounds.chunk_inverse import BLOCK, substituted
 from scancheck.bounds.chunk_parts import ChunkParts, parts_of
@@ -49,7 +50,8 @@ def emulated_for(
     """sqrt(v) of every output by name, as `moments_for` has it elsewhere.
 
     An element's is the root mean square of DRAWS draws, in units of that of one
-    rounding of size 1. It is meant for means over many elements, as rho takes them: a
+    rounding of size 1, and beside it what more functions may be off by, all in one
+    direction (`bias`). It is meant for means over many elements, as rho takes them: a
     single one may be small by chance. None for diagonal transitions, for structures
     other than chunks and steps in order, for computation shorter than fp32, and where
     sums that truncate, which err in one direction, have the largest roundings.
@@ -58,17 +60,21 @@ def emulated_for(
     short = rules.compute.precision < FP32.precision
     biased = rules.sum_u > rules.u and rules.operand_cast is None
     kind = rules.structure.kind
+    independent = rounded_functions(rules)
     if op.diagonal or op.reads_before or short or biased:
         return None
     if kind not in ("chunk", "sequential") or rules.comp != "none":
         return None
     if kind == "sequential":
-        found = solve(EmulatedSteps(rules), op, tensors, switches)
-        return {name: _root(op, name, x, dtype) for name, x in found.outputs.items()}
-    operands = CONTRACT_FORMATS[resolve(contract, dtype).operands]
-    system = EmulatedChunks(rules, contract.log, op.name, operands)
-    found = solve(system, op, tensors, switches, multiple=system.chunk)
-    return {name: _root(op, name, x, dtype) for name, x in found.outputs.items()}
+        found = solve(EmulatedSteps(independent), op, tensors, switches)
+    else:
+        operands = CONTRACT_FORMATS[resolve(contract, dtype).operands]
+        system = EmulatedChunks(independent, contract.log, op.name, operands)
+        found = solve(system, op, tensors, switches, multiple=system.chunk)
+    roots = {name: _root(op, name, x, dtype) for name, x in found.outputs.items()}
+    exact = {name: number.value for name, number in found.outputs.items()}
+    bias = bias_of(rules, op, tensors, switches, exact)
+    return {name: np.hypot(root, bias[name]) for name, root in roots.items()}
 
 
 def _root(op: Op, name: str, number: ErrorNumber, dtype: str) -> FloatArray:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from scancheck.bounds.bias import bias_of, rounded_functions
 from scancheck.bounds.budget import storage_dtype
 from scancheck.bounds.card import solve_moments_on_card
 from scancheck.bounds.moment_number import MomentNumber
@@ -50,7 +51,8 @@ def moments_for(
     v is the sum of the squares of u |result| over all roundings on the way to an
     element, carried to it by derivatives (numerics 2.8), with those of the state's and
     the output's storage. The roundings are those of a sequential scan; those of a step
-    size count anew in each state that it enters.
+    size count anew in each state that it enters. To v comes the square of what more
+    functions may be off by, all in one direction (`bias`).
 
     Left out are gradients summed over time: their terms share the errors of states and
     are not independent. None for compensated and log-space contracts, whose largest
@@ -73,16 +75,22 @@ def moments_for(
     if forms or contract.comp != "none" or short or not op.diagonal:
         return None
     there = device != "cpu" and not op.reads_before
+    independent = rounded_functions(rules)
     if there and cotangents is None and not products:
-        solution = solve_moments_on_card(rules, op, tensors, switches, device)
+        solution = solve_moments_on_card(independent, op, tensors, switches, device)
     else:
-        solution = solve(MomentSystem(rules), op, tensors, switches, cotangents)
+        solution = solve(MomentSystem(independent), op, tensors, switches, cotangents)
     numbers = {**solution.outputs, **solution.gradients}
-    return {
-        name: _root(op, name, x, dtype)
-        for name, x in numbers.items()
-        if name in state_inputs(op) or not _sums_time(op, name, len(x.shape))
+    kept = {
+        name: number
+        for name, number in numbers.items()
+        if name in state_inputs(op) or not _sums_time(op, name, len(number.shape))
     }
+    roots = {name: _root(op, name, number, dtype) for name, number in kept.items()}
+    where = device if there and cotangents is None else "cpu"
+    exact = {name: number.value for name, number in kept.items()}
+    bias = bias_of(rules, op, tensors, switches, exact, cotangents, device=where)
+    return {name: np.hypot(root, bias[name]) for name, root in roots.items()}
 
 
 def _sums_time(op: Op, name: str, rank: int) -> bool:
@@ -133,8 +141,10 @@ def rho_limit(chains: int) -> float:
 def lambda_factor(count: int, p: float) -> float:
     """lambda such that some |err| > lambda sqrt(v) among `count` has probability <= p.
 
-    sqrt(2 ln(2 count / p)), Hoeffding's inequality in Azuma's form for martingale
-    differences bounded by u |result|, and a union over all elements (numerics 2.8;
-    Higham and Mary 2019; Hallman and Ipsen 2022).
+    l = sqrt(2 ln(2 count / p)) for roundings alone: Hoeffding's inequality in Azuma's
+    form for martingale differences bounded by u |result|, and a union over all elements
+    (numerics 2.8; Higham and Mary 2019; Hallman and Ipsen 2022). With a bias of at most
+    b beside roundings of sizes s_i, |err| <= l sqrt(sum s_i^2) + b, which is at most
+    sqrt(l^2 + 1) sqrt(v) by Cauchy and Schwarz.
     """
-    return math.sqrt(2.0 * math.log(2.0 * count / p))
+    return math.sqrt(2.0 * math.log(2.0 * count / p) + 1.0)

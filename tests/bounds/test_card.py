@@ -83,7 +83,13 @@ def cases() -> dict[str, Case]:
 CASES = cases()
 
 
-def assert_alike(left: FloatArray, right: FloatArray, exact: bool, name: str) -> None:
+# Of the difference of two values in fp64 that is 2^-24 of them, or more.
+OF_A_BIAS = 1e-7
+
+
+def assert_alike(
+    left: FloatArray, right: FloatArray, exact: bool, name: str, rtol: float = 1e-11
+) -> None:
     """Equal, or up to what another exp and other sums round otherwise.
 
     The cotangents of a tile are summed in one pass on the CPU, product by product on
@@ -92,7 +98,7 @@ def assert_alike(left: FloatArray, right: FloatArray, exact: bool, name: str) ->
     if exact and not name.startswith("d "):
         assert np.array_equal(left, right, equal_nan=True), name
     else:
-        np.testing.assert_allclose(left, right, rtol=1e-11, atol=2.0**-1060)
+        np.testing.assert_allclose(left, right, rtol=rtol, atol=2.0**-1060)
 
 
 @pytest.mark.parametrize("contract", CONTRACTS.values(), ids=CONTRACTS)
@@ -131,9 +137,11 @@ def test_moments_equal_those_of_the_cpu(
     given = op, tensors, switches, contract, "fp32"
     want, got = moments_for(*given), moments_for(*given, device="cuda")
     assert (want is None) == (got is None)
+    # Kernels have another exp than NumPy.
+    exact = card == "host" and case in ("plain", "ends")
     for name, root in (want or {}).items():
         assert got is not None
-        assert_alike(root, got[name], card == "host", name)
+        assert_alike(root, got[name], exact, name, OF_A_BIAS)
 
 
 @pytest.mark.parametrize("contract", CONTRACTS.values(), ids=CONTRACTS)
