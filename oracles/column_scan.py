@@ -8,7 +8,8 @@ Beside the columns of S it carries a bound e on the 2-norm of each column's erro
     error of o_t <= read_t e_t + read_loss_t (|S_t| + e_t)
 
 with |S| the 2-norm of the column. What the coefficients are says whoever calls: an
-oracle charges its own roundings, a budget those of a kernel.
+oracle charges its own roundings, a budget those of a kernel. Where squares underflow
+the norm is bounded by the sum of magnitudes.
 """
 
 import numpy as np
@@ -17,6 +18,26 @@ from scancheck.oracles.fma import fma
 from scancheck.oracles.jit import NO_ALLOCATION, jit
 
 LANES = 32  # columns of a task, a constant so that loops over them are vectors
+# Sums of squares below this may have lost entries to underflow; to others those are
+# nothing.
+LOST = 2.0**-900
+
+
+@jit(**NO_ALLOCATION)
+def _lengths(rows, keys, n):
+    """Sums of squares in rows[keys + 1] become norms, from above, of n columns."""
+    size = keys + 1
+    least = np.inf
+    for j in range(n):
+        least = min(least, rows[size, j])
+    small = least < LOST
+    for j in range(LANES):
+        if small and rows[size, j] < LOST:
+            rows[size, j] = 0.0
+            for i in range(keys):
+                rows[size, j] += abs(rows[i, j])
+        else:
+            rows[size, j] = np.sqrt(rows[size, j])
 
 
 @jit(**NO_ALLOCATION)
@@ -50,14 +71,13 @@ def column_tasks(
         for i in range(keys):
             for j in range(LANES):
                 rows[size, j] = fma(rows[i, j], rows[i, j], rows[size, j])
+        _lengths(rows, keys, n)
         for t in range(steps):
             for j in range(LANES):
                 rows[inner, j] = 0.0
                 rows[out, j] = 0.0
                 rows[e, j] = fma(
-                    grow[g, t] + loss[g, t],
-                    rows[e, j],
-                    loss[g, t] * np.sqrt(rows[size, j]),
+                    grow[g, t] + loss[g, t], rows[e, j], loss[g, t] * rows[size, j]
                 )
                 rows[size, j] = 0.0
             for j in range(n):
@@ -75,8 +95,9 @@ def column_tasks(
                     rows[i, j] = x
                     rows[size, j] = fma(x, x, rows[size, j])
                     rows[out, j] = fma(readout, x, rows[out, j])
+            _lengths(rows, keys, n)
             for j in range(n):
-                length = np.sqrt(rows[size, j])
+                length = rows[size, j]
                 rows[e, j] += own[g, t, first + j] + last * length
                 o[0, g, t, first + j] = rows[out, j]
                 above = length + rows[e, j]

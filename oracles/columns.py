@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scancheck.oracles.column_scan import LANES, column_tasks
+from scancheck.oracles.column_scan import LANES, LOST, column_tasks
 from scancheck.oracles.numbers import plain
 from scancheck.oracles.threads import share
 from scancheck.oracles.transition_norm import transition_norm
@@ -197,15 +197,17 @@ def _shifted(x: Known, filler: float, *, first: bool = True) -> Known:
 
 
 def norms(x: FloatArray, pattern: str, axis: int) -> FloatArray:
-    """2-norms over an axis; `pattern` sums products so, in one pass where x is here.
+    """2-norms over an axis, or the sums of magnitudes where squares may underflow.
 
-    For arrays of a card that would be products of matrices, of a library that CuPy
-    works without.
+    `pattern` sums products so, in one pass where x is here; for arrays of a card that
+    would be products of matrices, of a library that CuPy works without.
     """
-    if isinstance(x, np.ndarray):
-        found: FloatArray = np.sqrt(np.einsum(pattern, x, x))
-        return found
-    return np.sqrt((x * x).sum(axis))
+    here = isinstance(x, np.ndarray)
+    squares: FloatArray = np.einsum(pattern, x, x) if here else (x * x).sum(axis)
+    small = squares < LOST
+    if here and not small.any():
+        return np.sqrt(squares)
+    return np.where(small, np.abs(x).sum(axis), np.sqrt(squares))
 
 
 def _norm(x: FloatArray) -> FloatArray:

@@ -19,14 +19,15 @@ struct Rows {
     }
 };
 
-enum { WARP = 32 };  // threads
+enum : unsigned { ALL = 0xffffffffu };  // threads of a warp
+enum { WARP = 32 };
 
 // The sum over the threads of a column, to the bit the same in each.
 template <int SHARES>
 __device__ __forceinline__ double shared_sum(double x) {
 #pragma unroll
     for (int apart = WARP / 2; apart >= WARP / SHARES; apart /= 2)
-        x += __shfl_xor_sync(0xffffffffu, x, apart);
+        x += __shfl_xor_sync(ALL, x, apart);
     return x;
 }
 
@@ -108,7 +109,22 @@ __global__ void column_scan(In w, In p, In q, In k, In r, In v, In grow, In loss
         s[j] = j < count ? column[j * apart] : 0.0;
         square += s[j] * s[j];
     }
-    double length = sqrt(shared_sum<SHARES>(square));
+    // The norm of the column from above; `squares` are this thread's. Below 2^-900 sums of
+    // squares may have lost entries to underflow.
+    const auto length_of = [&](double squares) {
+        const double total = shared_sum<SHARES>(squares);
+        const bool lost = total < 1.1830521861667747e-271;
+        double found = sqrt(total);
+        if (__any_sync(ALL, lost)) {
+            double sum = 0.0;
+#pragma unroll
+            for (int j = 0; j < KEYS; ++j) sum += fabs(s[j]);
+            sum = shared_sum<SHARES>(sum);
+            if (lost) found = sum;
+        }
+        return found;
+    };
+    double length = length_of(square);
     double* out = o + g * steps * lanes + l;
     // S_1 and its error, where states are kept.
     const long long second = g * (steps + 1) + 1;
@@ -129,7 +145,7 @@ __global__ void column_scan(In w, In p, In q, In k, In r, In v, In grow, In loss
         }
         const double told = shared_sum<SHARES>(sum);
         e = (x.grow + x.loss) * e + x.loss * length;
-        length = sqrt(shared_sum<SHARES>(squares));
+        length = length_of(squares);
         e += x.own + last * length;
         if (tells) {
             const double above = length + e;

@@ -68,6 +68,14 @@ static inline double __shfl_xor_sync(unsigned, double x, int apart) {
     next_turn();
     return y;
 }
+static inline bool __any_sync(unsigned, bool x) {
+    given[thread_of_warp] = x;
+    next_turn();
+    bool any = false;
+    for (int i = 0; i < 32; ++i) any = any || given[i] != 0.0;
+    next_turn();
+    return any;
+}
 template <class... A, std::size_t... I>
 static void call(void (*k)(A...), void** a, std::index_sequence<I...>) {
     k(*reinterpret_cast<A*>(a[I])...);

@@ -79,7 +79,7 @@ def test_calls_are_solved_as_on_the_cpu(name: str, call: str, card: str) -> None
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("name", OPS)
 def test_calls_are_bounded_as_on_the_cpu(name: str, call: str, card: str) -> None:
-    """Budgets and second moments, to eleven digits."""
+    """Budgets to eleven digits, and second moments, with a bias of seven, in fp64."""
     case = case_of(name, call)
     op, inputs, bars = op_of(case), build(case), cotangents(case, "dense", 5)
     given = op, inputs.tensors, inputs.switches, CONTRACT, "fp32"
@@ -95,4 +95,5 @@ def test_calls_are_bounded_as_on_the_cpu(name: str, call: str, card: str) -> Non
     for tensor, left in found[0].items():
         right = found[1][tensor]
         assert left.shape == right.shape
-        assert (np.abs(left - right) <= 1e-11 * left + 2.0**-1060).all(), tensor
+        share = 1e-7 if tensor.startswith("moment") else 1e-11
+        assert (np.abs(left - right) <= share * left + 2.0**-1060).all(), tensor

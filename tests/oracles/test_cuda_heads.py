@@ -124,21 +124,27 @@ def test_columns_are_those_of_the_cpu(keys: int, card: str) -> None:
     p, q, k, r = rng.normal(size=(4, groups, steps, keys)) / np.sqrt(keys)
     v = rng.normal(size=(groups, steps, lanes))
     state = rng.normal(size=(groups, keys, lanes))
-    for decay in (w, w[:, :, :1]):
-        known = {"w": decay, "p": p, "q": q, "k": k, "r": r, "v": v}
+    # Of the last one squares of states underflow, in some columns.
+    small = np.where(np.arange(lanes) % 3, 1.0, 2.0**-600)
+    for decay, size in ((w, 1.0), (w[:, :, :1], 1.0), (w, small)):
+        known = {"w": decay, "p": p, "q": q, "k": k, "r": r, "v": v * size}
         given = {n: Known(x, np.abs(x) * 2.0**-50) for n, x in known.items()}
         found = []
         for machine in (HERE, CARD):
             there = moved if machine is CARD else np.array
             parts = {n: Known(*map(there, x)) for n, x in given.items()}
-            start, error = there(state), there(np.zeros((groups, lanes)))
+            start, error = there(state * size), there(np.zeros((groups, lanes)))
             columns = run_columns(
                 parts, ROUNDINGS, start, error, keep=True, machine=machine
             )
             found.append([*map(cuda_card.on_cpu, (*columns.o, *columns[1:]))])
             found[-1] += [cuda_card.on_cpu(start), cuda_card.on_cpu(error)]
         for left, right in zip(*found, strict=True):
-            assert (np.abs(left - right) <= 1e-9 * np.abs(left).max()).all()
+            apart = np.abs(left - right)
+            assert (apart <= 1e-9 * np.abs(left).max()).all()
+            if left.shape[-1] == lanes:
+                axes = tuple(range(left.ndim - 1))
+                assert (apart.max(axes) <= 1e-9 * np.abs(left).max(axes)).all()
 
 
 def moved(x: FloatArray) -> Any:
@@ -210,7 +216,7 @@ def assert_alike(left: Allowance, right: Allowance, name: str) -> None:
 
 @pytest.mark.parametrize("name", DIAGONAL)
 def test_moments_are_those_of_the_cpu(name: str, card: str) -> None:
-    """sqrt(v) of the outputs."""
+    """sqrt(v) of the outputs; bias in it is a difference of values in fp64."""
     op, tensors, switches, _ = arguments(name)
     given = op, tensors, switches, Contract(), "fp32"
     want, got = moments_for(*given), moments_for(*given, device="cuda")
@@ -218,4 +224,4 @@ def test_moments_are_those_of_the_cpu(name: str, card: str) -> None:
     assert got is not None
     assert want.keys() == got.keys()
     for tensor, root in want.items():
-        assert (np.abs(root - got[tensor]) <= 1e-11 * root + 2.0**-1060).all(), tensor
+        assert (np.abs(root - got[tensor]) <= 1e-7 * root + 2.0**-1060).all(), tensor

@@ -89,6 +89,24 @@ def test_double_doubles_stay_certified_too() -> None:
         assert (number.radius <= 1e-25 * size).all(), name
 
 
+@pytest.mark.parametrize("system", [Fp64System, DoubleDoubleSystem])
+@pytest.mark.parametrize("power", [-600, -1040])
+def test_radii_hold_where_squares_of_states_underflow(system: Any, power: int) -> None:
+    """States of 2^-600, and below the normal range: norms of columns are no zeros."""
+    op = bare_op("rank")
+    tensors, bars = drawn(op, SIZES | {"T": 40, "K": 8, "Kw": 8}, 7)
+    for name in ("v", "s"):
+        tensors[name] = tensors[name] * 2.0**power
+    exact = all_of(solve_multiprecision(op, tensors, {}, bars, bits=300))
+    for name, number in all_of(solve(system(), op, tensors, {}, bars)).items():
+        ball = isinstance(number, Ball)
+        value, low = (number.value, 0.0) if ball else (number.hi, number.lo)
+        off = np.abs((value - exact[name].hi) + (low - exact[name].lo))
+        assert (off <= number.radius * (1 + 1e-9) + exact[name].radius).all(), name
+        size = np.abs(exact[name].hi).max()
+        assert (number.radius <= 1e-11 * size + 2.0**-1050).all(), name
+
+
 def test_a_decay_for_all_keys_or_one_each() -> None:
     """w [G, T, 1, 1] and the same values written out for every key."""
     op = bare_op("rank")
