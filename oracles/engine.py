@@ -11,7 +11,7 @@ A `System` says how one kind of number runs a tile (systems.py).
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from itertools import pairwise
 from math import gcd
 from typing import Any, NamedTuple
@@ -39,7 +39,11 @@ FloatArray = NDArray[np.float64]
 # array of them has 4 MiB; the adjoint keeps a score of those.
 TILE_ENTRIES = 2**19
 # Where no state is kept and what is lowered is small beside the states.
-FACTORED_STRETCH = 16
+FACTORED_STRETCH = 8
+# A freed block of this size lets glibc's malloc keep twice as much of what is freed
+# (mallopt(3), M_MMAP_THRESHOLD). Else it gives the memory of each tile back, and a
+# third of a budget's time went into getting zeroed pages for the next one.
+KEPT_BYTES = 2**25 - 2**16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +70,12 @@ def stretch_of(op: Op, tensors: Container[str] = (), *, gradients: bool) -> int:
     """How much longer tiles may be for systems that expand nothing themselves."""
     spread = any(name in tensors for name in op.spread_by)
     return FACTORED_STRETCH if op.factored and not (spread or gradients) else 1
+
+
+@cache
+def keep_freed_memory() -> None:
+    """Once in a process; the block itself is never touched."""
+    np.empty(KEPT_BYTES, np.uint8)
 
 
 def unchanged(running: dict[str, Any]) -> dict[str, Any]:
@@ -110,6 +120,7 @@ def solve(
 
         outputs, gradients = call.solved(alone, cotangents)
         return Solution(outputs=outputs, gradients=gradients)
+    keep_freed_memory()
     # Overflow makes infinities and NaN that the radii and bounds account for.
     with np.errstate(over="ignore", invalid="ignore"):
         if op.reads_before and not system.general:

@@ -30,7 +30,7 @@ FloatArray = NDArray[np.float64]
 
 # Relative distance to the largest w^2 that is kept: nearer, the sums above cancel.
 LEAST_ABOVE = 1e-9
-HALVINGS = 44
+HALVINGS = 28  # of a range that is at most a few times the square of the norm
 BLOCK = 16  # keys that are summed side by side
 SMALLEST = float(np.finfo(np.float64).tiny)  # what squares may lose to underflow
 
@@ -43,7 +43,7 @@ def transition_norm(
 ) -> FloatArray:
     """An upper bound on ||diag(w) + p q^T||_2 over the last axis, of shape [...].
 
-    w: [..., K or 1], p, q: [..., K]. It is within about 1e-9 of the norm, or of the
+    w: [..., K or 1], p, q: [..., K]. It is within about 1e-8 of the norm, or of the
     largest |w| where that is larger; infinite where an entry is not finite, or so large
     that its square is not. `of_decays` bisects on a device, where arrays are there.
     """

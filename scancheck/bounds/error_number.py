@@ -113,10 +113,12 @@ class ErrorNumber(ArrayNumber):
         with np.errstate(over="ignore", invalid="ignore"):
             value = np.exp(self.value)
             own = _model(self.rules.exp, np.abs(self.value) + self.error)
-            # fp64 may underflow where a large error lifts the computed argument.
-            top = np.maximum(value, np.exp(self.value + self.error))
-            e = value * np.expm1(self.error) + top * own + self.rules.eta
-            e = np.where(value == 0.0, top * (1.0 + own) + self.rules.eta, e)
+            e = value * own + self.rules.eta
+            if self.error.any():
+                # fp64 may underflow where a large error lifts the computed argument.
+                top = np.maximum(value, np.exp(self.value + self.error))
+                e = value * np.expm1(self.error) + top * own + self.rules.eta
+                e = np.where(value == 0.0, top * (1.0 + own) + self.rules.eta, e)
         e = np.where(self.value == -np.inf, 0.0, e)
         peak = np.where(self.value == -np.inf, 0.0, self.peak)
         return self._new(value, value, e, peak)
@@ -289,8 +291,10 @@ def exact_number(rules: Rules, values: FloatArray) -> ErrorNumber:
     """
     size = np.abs(values)
     held = holds(rules.compute, values)
-    error = np.where(held, 0.0, rules.u * size + rules.eta)
-    if rules.flush:
-        below = size < rules.compute.smallest_normal
+    error = np.zeros_like(size)
+    if not held.all():
+        error = np.where(held, 0.0, rules.u * size + rules.eta)
+    below = size < rules.compute.smallest_normal
+    if rules.flush and below.any():
         error = np.where(below, np.maximum(error, size), error)
     return ErrorNumber(rules, values, size, error, size + error)
