@@ -71,7 +71,7 @@ SHOWN = (
 LIMIT_S = 1500.0
 CASE_LIMIT_S = 180.0  # of a call, which may compile a dozen kernels beside other lines
 # Names of kernels that compile for long, and the fewest cores to share that between.
-COMPILED, AHEAD = ("fla.chunk_",), 4
+COMPILED, AHEAD = ("fla.chunk_", "mamba_ssm.mamba_chunk", "mlstm_kernels.chunk"), 4
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")  # of the libraries beside ours
 NOT_JUDGED = "not judged"
 Line = tuple[str, str]

@@ -291,6 +291,10 @@ CAUSES: dict[str, Cause] = {
         text="softplus loses small values in the sum 1 + exp(x)",
         advice="use log1p",
     ),
+    "short_step": Cause(
+        text="step sizes are formed in the format of the tensors",
+        advice="add the bias and take softplus in fp32",
+    ),
     "log_of_sigmoid": Cause(
         text="the log of a gate near one is lost in log(sigmoid(f))",
         advice="use logsigmoid, or -log1p(exp(-f))",

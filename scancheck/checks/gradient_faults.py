@@ -7,12 +7,15 @@ import numpy as np
 
 from scancheck.checks.agreement import Explanation, FloatArray, gradients_agree
 from scancheck.checks.digits import short_format
-from scancheck.checks.input_faults import (
-    SOFTPLUS_SUM,
-    softplus_argument,
-    with_softplus_by_sum,
-)
+from scancheck.checks.input_faults import SOFTPLUS_SUM
 from scancheck.checks.oracle import CaseReport
+from scancheck.checks.step_sizes import (
+    STEP_SIZES,
+    by_sum,
+    shared_axes,
+    softplus_argument,
+    with_steps,
+)
 from scancheck.formats import FP32, FP64
 from scancheck.ops.calling import op_of
 from scancheck.ops.normal_form import Cotangents, Lowered, spec_of
@@ -77,8 +80,9 @@ def _pullbacks(report: CaseReport) -> Iterator[tuple[str, str, Gradients]]:
             solved = _solved(report, system)
             steps = {n: solved[n] for n in STEPS if n in solved}
             yield "step_gradient", f"the part through {part} is missing", steps
-    if report.inputs.switches.get("delta_softplus"):
-        yield "softplus_sum", SOFTPLUS_SUM, _of_softplus_by_sum(report)
+    x = softplus_argument(report)
+    if x is not None:
+        yield "softplus_sum", SOFTPLUS_SUM, _of_softplus_by_sum(report, x)
     if "z" in tensors:
         yield "silu_gradient", "the slope of silu(z) is sigmoid(z)", _by_sigmoid(report)
     padded = (calling := op_of(report.case).calling) and calling.lengths is not None
@@ -102,17 +106,15 @@ def _solved(report: CaseReport, system: Fp64System) -> Gradients:
     return {name: ball.value for name, ball in solution.gradients.items()}
 
 
-def _of_softplus_by_sum(report: CaseReport) -> Gradients:
-    """Gradients of steps log(1 + exp(x)): delta's are those of the step's by s(x)."""
-    inputs, x = with_softplus_by_sum(report), softplus_argument(report)
-    assert inputs is not None
-    assert x is not None
+def _of_softplus_by_sum(report: CaseReport, x: FloatArray) -> Gradients:
+    """Gradients of steps log(1 + exp(x)): those of x are theirs times sigmoid(x)."""
+    names, inputs = STEP_SIZES[report.case.op], with_steps(report, by_sum(x))
     op = op_of(report.case)
     system = Fp64System()
     solution = solve(system, op, inputs.tensors, inputs.switches, report.cotangents)
     found = {name: ball.value for name, ball in solution.gradients.items()}
-    found["delta"] = found["delta"] / (1.0 + np.exp(-x))
-    return found | {"delta_bias": found["delta"].sum(axis=(0, 2))}
+    found[names.step] = found[names.step] / (1.0 + np.exp(-x))
+    return found | {names.bias: found[names.step].sum(shared_axes(report, names))}
 
 
 def _by_sigmoid(report: CaseReport) -> Gradients:

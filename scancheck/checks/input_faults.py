@@ -8,21 +8,30 @@ from scancheck.checks.agreement import FloatArray
 from scancheck.checks.carry_faults import Fault, without_state
 from scancheck.checks.faulty_recurrence import OtherDecays, Outputs, run
 from scancheck.checks.oracle import CaseReport
-from scancheck.formats import BF16, FP16, FP32, TF32, Format, round_array
+from scancheck.checks.step_sizes import by_sum, in_format, softplus_argument, with_steps
+from scancheck.formats import (
+    BF16,
+    FP16,
+    FP32,
+    TF32,
+    Format,
+    format_named,
+    round_array,
+)
 from scancheck.ops.calling import op_of
 from scancheck.ops.mlstm import MLSTM
 from scancheck.ops.normal_form import Lowered, spec_of
 from scancheck.oracles.fp64 import Fp64System
-from scancheck.recipes.inputs import Inputs, tensor_format
+from scancheck.recipes.inputs import tensor_format
 
 SHORT: tuple[Format, ...] = (BF16, FP16, TF32)
 WEIGHT_BITS = (8, 4)
 WEIGHT_SCALES = (((0, 1), "matrix"), ((1,), "channel"), ((0,), "state"))
 VECTOR_SCALES = (((0,), "vector"),)
 LARGEST_EXPONENT = 88.0  # of which fp32 has the exponential
-SOFTPLUS_THRESHOLD = 20.0  # of the frameworks
 SIGMOID_LOG = "the log of a forget gate is log(sigmoid(f)), both rounded to fp32"
 SOFTPLUS_SUM = "softplus(x) is log(1 + exp(x)) with the sum rounded to fp32"
+SHORT_STEP = "bias, step plus bias and softplus of it are rounded to {}"
 Decays = Callable[[FloatArray], FloatArray]
 
 
@@ -37,7 +46,7 @@ def faults_of_inputs(report: CaseReport, truth: Outputs) -> Iterator[Fault]:
     yield from _other_decays(report)
     for cause, detail, tensors in _other_tensors(report):
         yield cause, detail, run(report, Fp64System(), tensors)
-    yield from _softplus_by_sum(report)
+    yield from _steps_otherwise(report)
     yield from _log_of_sigmoid(report)
     yield from _last_token(report, truth)
 
@@ -172,33 +181,20 @@ def _interleaved(keys: FloatArray, channels: int) -> FloatArray:
     return np.tile(keys, (1, channels // keys.shape[1], 1, 1))
 
 
-def softplus_argument(report: CaseReport) -> FloatArray | None:
-    """delta + delta_bias [B, D, L] where the case applies softplus, else None."""
-    tensors = report.inputs.tensors
-    if not report.inputs.switches.get("delta_softplus"):
-        return None
-    bias = tensors.get("delta_bias")
-    return tensors["delta"] + (0.0 if bias is None else bias[None, :, None])
-
-
-def with_softplus_by_sum(report: CaseReport) -> Inputs | None:
-    """The case with steps log(1 + exp(x)), the sum rounded to fp32, or None."""
+def _steps_otherwise(report: CaseReport) -> Iterator[Fault]:
+    """Small steps lost in 1 + exp(x), or steps in the format of the tensors."""
     x = softplus_argument(report)
     if x is None:
-        return None
-    low = np.log(round_array(FP32, 1.0 + np.exp(np.minimum(x, SOFTPLUS_THRESHOLD))))
-    tensors = {n: v for n, v in report.inputs.tensors.items() if n != "delta_bias"}
-    tensors["delta"] = np.where(x > SOFTPLUS_THRESHOLD, x, low)
-    switches = dict(report.inputs.switches) | {"delta_softplus": False}
-    return Inputs(tensors=tensors, switches=switches)
-
-
-def _softplus_by_sum(report: CaseReport) -> Iterator[Fault]:
-    """Small steps lost in 1 + exp(x)."""
-    inputs = with_softplus_by_sum(report)
-    if inputs is not None:
+        return
+    fmt = format_named(report.case.dtype)
+    others = [("softplus_sum", SOFTPLUS_SUM, by_sum(x))]
+    short = in_format(report, fmt)
+    if short is not None and fmt.precision < FP32.precision:
+        others.append(("short_step", SHORT_STEP.format(fmt.name), short))
+    for cause, detail, steps in others:
+        inputs = with_steps(report, steps)
         outputs = run(report, Fp64System(), inputs.tensors, inputs.switches)
-        yield "softplus_sum", SOFTPLUS_SUM, outputs
+        yield cause, detail, outputs
 
 
 def _log_of_sigmoid(report: CaseReport) -> Iterator[Fault]:

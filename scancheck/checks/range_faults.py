@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from scancheck.checks.agreement import Explanation, FloatArray, singled_out
 from scancheck.checks.carry_faults import time_first
 from scancheck.checks.faulty_recurrence import spans, steps_in
-from scancheck.checks.input_faults import softplus_argument
 from scancheck.checks.oracle import CaseReport
+from scancheck.checks.step_sizes import softplus_argument, with_steps
 from scancheck.formats import FP32, format_named, round_array
 from scancheck.kernel import Kernel
 from scancheck.ops.calling import op_of
 from scancheck.oracles.fp64 import Fp64System
-from scancheck.recipes.inputs import Inputs, case_sizes
+from scancheck.recipes.inputs import case_sizes
 from scancheck.runner import execute
 
 Mask = NDArray[np.bool_]
@@ -62,11 +62,8 @@ def finite_without_softplus(kernel: Kernel, report: CaseReport) -> bool:
     if x is None:
         return False
     op = op_of(report.case)
-    tensors = {n: v for n, v in report.inputs.tensors.items() if n != "delta_bias"}
     fmt = format_named(report.case.dtype)
-    tensors["delta"] = round_array(fmt, np.logaddexp(x, 0.0))
-    switches = dict(report.inputs.switches) | {"delta_softplus": False}
-    inputs = Inputs(tensors=tensors, switches=switches)
+    inputs = with_steps(report, round_array(fmt, np.logaddexp(x, 0.0)))
     outcome = execute(kernel, op, inputs, report.case.dtype, runs=1)
     return bool(outcome.outputs) and all(
         np.isfinite(values).all() for values in outcome.outputs.values()
@@ -76,12 +73,23 @@ def finite_without_softplus(kernel: Kernel, report: CaseReport) -> bool:
 def _softplus(report: CaseReport) -> Iterator[tuple[str, str, Mask]]:
     """exp(x) of softplus(x): from its overflow on, the state is not finite."""
     x = softplus_argument(report)
-    if x is not None:
-        yield (
-            "softplus_overflow",
-            f"not finite from the first x = delta + bias above {LOG_LARGEST:.1f} on",
-            np.logical_or.accumulate(x > LOG_LARGEST, axis=2),
-        )
+    if x is None:
+        return
+    beyond = np.logical_or.accumulate(x > LOG_LARGEST, axis=_time_axis(report))
+    first = report.truth.outputs[op_of(report.case).outputs[0].name].hi
+    # Lanes of a head have one step size.
+    more = tuple(range(beyond.ndim, first.ndim))
+    yield (
+        "softplus_overflow",
+        f"not finite from the first x = step + bias above {LOG_LARGEST:.1f} on",
+        np.broadcast_to(np.expand_dims(beyond, more), first.shape),
+    )
+
+
+def _time_axis(report: CaseReport) -> int:
+    """Of the op's first output, and of what has one step size for its lanes."""
+    op = op_of(report.case)
+    return op.outputs[0].axes.index(op.time_axis)
 
 
 def _decays(report: CaseReport, chunk: int) -> Iterator[tuple[str, str, Mask]]:

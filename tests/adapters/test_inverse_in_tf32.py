@@ -1,8 +1,9 @@
-"""Why fla.chunk_gated_delta_rule is SUSPECT in fp16 on an H200, and not interpreted.
+"""Why fla's chunked delta rules are SUSPECT in fp16 on an H200, and not interpreted.
 
-Its triangular inverse is merged from blocks of 16 by products in TF32, which the tensor
-cores cut off operands to. In fp16 everything else is rounded to as many bits, and to
-nearest. The case is the one that is published, the kernel written out in NumPy.
+The triangular inverse of chunk_gated_delta_rule and of chunk_kda is merged from blocks
+of 16 by products in TF32, which the tensor cores cut off operands to. In fp16 everything
+else is rounded to as many bits, and to nearest. The cases are those that are published,
+the kernels written out in NumPy.
 """
 
 import json
@@ -24,7 +25,7 @@ from scancheck.verdict import Verdict
 
 FloatArray = NDArray[np.float64]
 H200 = Path(__file__).parents[2] / "reports" / "field" / "h200"
-PUBLISHED = H200 / "fla.chunk_gated_delta_rule-fp16.json"
+PUBLISHED = ("fla.chunk_gated_delta_rule-fp16.json", "fla.chunk_kda-fp16.json")
 CHUNK, BLOCK = 64, 16
 half = partial(round_array, FORMATS["fp16"])
 
@@ -80,10 +81,11 @@ def chunks(operand: Any, **given: torch.Tensor) -> tuple[torch.Tensor, torch.Ten
     return torch.from_numpy(out).to(given["v"].dtype), torch.from_numpy(final).float()
 
 
+@pytest.mark.parametrize("published", PUBLISHED)
 @pytest.mark.parametrize("operand", [cut_off, np.asarray], ids=["TF32", "fp32"])
-def test_products_in_tf32_are_what_was_found(operand: Any) -> None:
+def test_products_in_tf32_are_what_was_found(operand: Any, published: str) -> None:
     """rho of o is the published one, but for the order of sums; else it is small."""
-    record = json.loads(PUBLISHED.read_text(encoding="utf-8"))
+    record = json.loads((H200 / published).read_text(encoding="utf-8"))
     (finding,) = record["findings"]
     case = case_from_json(finding["case"])
     kernel = Kernel(name="mine", op=case.op, call=partial(chunks, operand))
