@@ -45,9 +45,10 @@ def _retention(arithmetic: Arithmetic, inputs: Inputs) -> tuple[Array, Array]:
 
 
 def _lightning(arithmetic: Arithmetic, inputs: Inputs) -> tuple[Array, Array]:
-    # exp widens its argument, so that only its result is rounded into the format.
+    # exp widens its argument, so that only its result is rounded into the format. The
+    # op's log decay is the one that fp64 has.
     count = inputs["v"].shape[2]
-    logs = np.arange(count, dtype=np.longdouble) * np.longdouble(-8.0) / count
+    logs = np.arange(count, dtype=np.float64) * (-8.0 / count)
     decay = arithmetic.exp(logs)
     return _constant(decay, inputs), _constant(arithmetic.rounded(logs), inputs)
 

@@ -1,8 +1,8 @@
 """Why fla's chunked delta rules are SUSPECT in fp16 on an H200, and not interpreted.
 
 The triangular inverse of chunk_gated_delta_rule and of chunk_kda is merged from blocks
-of 16 by products in TF32, which the tensor cores cut off operands to. In fp16 everything
-else is rounded to as many bits, and to nearest. The cases are those that are published,
+of 16 by products in TF32, which the tensor cores cut off operands to. In fp16 all
+else is rounded to as many bits, and to nearest. The cases are the published ones,
 the kernels written out in NumPy.
 """
 

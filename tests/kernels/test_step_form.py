@@ -8,10 +8,13 @@ import pytest
 import torch
 from step_references import Pair, Tensors, reference
 
+from scancheck.case import make_case
+from scancheck.checks.oracle import Request, check_case
 from scancheck.formats import FORMATS
 from scancheck.kernel import Kernel
 from scancheck.kernels.models.catalog import model
 from scancheck.kernels.models.step_calls import FAMILIES
+from scancheck.verdict import Verdict
 
 # In test_models_by_spec.py.
 ELSEWHERE = ("normalized_linear_attention", "gated_delta_product", "mlstm")
@@ -356,3 +359,22 @@ def test_stored_state_is_that_of_two_calls(op: str) -> None:
     for name in sequences & set(tensors):
         halves = torch.cat([before[f"d{name}"], after[f"d{name}"]], 1)
         assert torch.equal(whole[f"d{name}"], halves), name
+
+
+@pytest.mark.parametrize("heads", [3, 7])
+def test_constant_decays_in_fp64_are_those_of_the_op(heads: int) -> None:
+    """The op's log decay has 53 bits: one with more is off by a budget in 40 tokens."""
+    sizes = {"B": 1, "T": 263, "H": 1, "HV": heads, "K": 7, "V": 2}
+    op, options = "lightning_attention", {"initial_state": True}
+    kernel = sequential(op)
+    for seed in range(3):
+        case = make_case(
+            op,
+            sizes,
+            dtype="fp64",
+            recipe="impulse_at_chunk_edge",
+            seed=seed,
+            options=options,
+        )
+        report = check_case(kernel, case, Request(contract=kernel.contract, runs=1))
+        assert report.verdict is Verdict.PASS
