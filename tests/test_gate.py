@@ -605,11 +605,14 @@ def test_a_short_computation_is_told_what_it_would_pass_as() -> None:
 @pytest.mark.usefixtures("short_cases")
 def test_seed_and_kernel_name_are_kept() -> None:
     """The record says what was asked, so that it can be asked again."""
-    record = judged(right, seed=9, gradients=True, require=["h"]).record
+    asked: dict[str, Any] = {"seed": 9, "gradients": True, "require": ["h"]}
+    record = judged(right, **asked, case_limit_s=90.0).record
     assert record.seed == 9
     assert record.target.endswith(":right")
     for part in ("--seed 9", "--gradients", "--require h", "--op linear_scan"):
         assert part in record.replay
+    assert "--case-time 90s" in record.replay
+    assert "--case-time" not in judged(right, **asked).record.replay
 
 
 def test_selective_scan_lists_what_a_kernel_lacks() -> None:

@@ -199,6 +199,8 @@ def _command(plan: Plan, saver: Saver, declared: bool, progress: Progress) -> st
         parts.append("--gradients")
     if saver.device != "cpu":
         parts += ["--device", saver.device]
+    if plan.case_limit_s != CASE_LIMIT_S:
+        parts += ["--case-time", f"{plan.case_limit_s:g}s"]
     count = plan.cases or max(1, progress.cases + progress.outside)
     parts += ["--seed", str(plan.seed), "--cases", str(count)]
     return shlex.join([*parts, "-o", str(saver.folder)])

@@ -26,6 +26,7 @@ from scancheck.recipes.taken_sizes import taken_sizes
 from scancheck.record import Finding, RunRecord, finite_or_none
 from scancheck.red_check import RedCheck
 from scancheck.runner import accepted_parameters, execute, required_parameters
+from scancheck.runner.process import CASE_LIMIT_S
 from scancheck.verdict import (
     EXIT_HARNESS,
     RED,
@@ -76,8 +77,10 @@ class Judging:
         require: frozenset[str],
         seed: int,
         dtypes: tuple[str, ...],
+        case_limit_s: float = CASE_LIMIT_S,
     ) -> None:
         self.kernel, self.contract = kernel, contract
+        self.case_limit_s = case_limit_s  # whoever runs the kernel keeps to it
         self.op = op_named(kernel.op)
         self.declared, self.profile, self.gradients = declared, profile, gradients
         self.require, self.seed, self.dtypes = require, seed, dtypes
@@ -373,6 +376,8 @@ class Judging:
             parts.append("--gradients")
         if (device := self.kernel.devices[0]) != "cpu":
             parts += ["--device", device]
+        if self.case_limit_s != CASE_LIMIT_S:
+            parts += ["--case-time", f"{self.case_limit_s:g}s"]
         for name in sorted(self.require):
             parts += ["--require", name]
         parts += ["--seed", str(self.seed)]

@@ -74,6 +74,7 @@ def verify(
             require=frozenset(require),
             seed=seed,
             dtypes=names,
+            case_limit_s=case_limit_s,
         )
         record = _judged(run, case_id, on_case)
     record = replace(record, device=used_device, device_asked=device is not None)
