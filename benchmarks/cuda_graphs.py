@@ -122,6 +122,7 @@ def beside_pool(call: Callable[[], Any]) -> int:
     import cupy
 
     pool = cupy.get_default_memory_pool()
+    pool.free_all_blocks()  # what it holds in reserve it would hand out unseen
     before = int(pool.total_bytes())
     call()
     return int(pool.total_bytes()) - before
