@@ -171,6 +171,12 @@ QUICK = (
         "range",
         MLSTM,
     ),
+    of_chains(
+        normalisers.deep_forget_gates,
+        "A forget gate whose sigmoid is zero, and its log minus infinity.",
+        "range",
+        MLSTM,
+    ),
 )
 
 # Only the full profile and drawn cases run these.

@@ -65,3 +65,27 @@ def large_input_gates(plan: Plan) -> Chains:
         state=bell(draws(plan, "state"), plan.state),
         input_gates=np.maximum(gates, -most * (np.arange(plan.steps) > 0)[:, None]),
     )
+
+
+def deep_forget_gates(plan: Plan) -> Chains:
+    """Forget gates below -105 (fp64: -840) beside input gates that are lower still.
+
+    The state is kept, for the maximum goes down with it. A kernel that takes the log of
+    sigmoid(f), which is zero there, has minus infinity in its place, and of the state
+    nothing is left. Every eighth input gate is high, so that m stays above -most.
+
+    Source: log(sigmoid(f)) in mlstm_kernels 2.0.6 (field/h200).
+    """
+    most = 800.0 if plan.fmt.precision == 53 else 100.0
+    place = np.arange(plan.steps) % 8
+    deep = uniform(draws(plan, "deep"), 1.05 * most, 1.5 * most, plan.sequence)
+    usual = uniform(draws(plan, "step"), 0.5, 1.5, plan.sequence) / max(plan.chunk, 4)
+    shape = (plan.batch, plan.steps, plan.heads)
+    low = uniform(draws(plan, "gates"), -most, -0.9 * most, shape)
+    return Chains(
+        step=np.where(place[:, None] == 4, deep, usual),
+        speed=np.ones(plan.speeds),
+        drive=bell(draws(plan, "drive"), plan.sequence),
+        state=bell(draws(plan, "state"), plan.state),
+        input_gates=np.where(place[:, None] == 0, 0.8 * most, low),
+    )

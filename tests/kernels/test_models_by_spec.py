@@ -97,8 +97,9 @@ def mlstm(
     maximum: Callable[[Tensor, Tensor], Tensor] = torch.maximum,
     floor: Callable[[Tensor], Tensor] = lambda m: torch.exp(-m),
     size: Callable[[Tensor], Tensor] = torch.abs,
+    log_gate: Callable[[Tensor], Tensor] = torch.nn.functional.logsigmoid,
 ) -> tuple[Tensor, ...]:
-    """The definition with its stabiliser; the last three arguments plant faults."""
+    """The definition with its stabiliser; the last four arguments plant faults."""
     dtype, wide = v.dtype, torch.promote_types(v.dtype, torch.float32)
     q, k, v, i, f = (x.to(wide) for x in (q, k, v, i, f))
     batch, steps, heads, keys = q.shape
@@ -108,7 +109,7 @@ def mlstm(
     m = v.new_zeros(batch, heads) if m is None else m
     rows = []
     for t in range(steps):
-        kept = torch.nn.functional.logsigmoid(f[:, t]) + m
+        kept = log_gate(f[:, t]) + m
         m = maximum(kept, i[:, t])
         decay, gain = torch.exp(kept - m)[..., None], torch.exp(i[:, t] - m)[..., None]
         n = decay * n + gain * k[:, t]
@@ -279,6 +280,7 @@ RIGHT = [
     ("gated_delta_product", "exact_dyadic"),
     ("mlstm", "exact_reset"),
     ("mlstm", "large_input_gates"),
+    ("mlstm", "deep_forget_gates"),
 ]
 
 
@@ -344,6 +346,7 @@ LSTM_FAULTS = {
     "no stabiliser": ("large_input_gates", {"maximum": lambda kept, i: 0.0 * i}),
     "a floor of one": ("gaussian_slow", {"floor": torch.ones_like}),
     "no magnitude": ("gaussian_slow", {"size": lambda x: x}),
+    "no log below": ("deep_forget_gates", {"log_gate": lambda f: f.sigmoid().log()}),
 }
 
 

@@ -228,6 +228,23 @@ def test_large_input_gates_leave_the_range(dtype: str, largest: float) -> None:
     assert float((m - np.logaddexp(0.0, -made["f"]).cumsum(1)).min()) > -largest
 
 
+@pytest.mark.parametrize(("dtype", "range_"), [("fp32", 88.7), ("fp64", 709.7)])
+def test_deep_forget_gates_keep_the_state(dtype: str, range_: float) -> None:
+    """Their sigmoids are zero in the format, and m follows them within its range."""
+    sizes = {"B": 1, "T": 150, "H": 2, "K": 3, "V": 2}
+    case = make_case("mlstm", sizes, dtype=dtype, recipe="deep_forget_gates", seed=1)
+    made = build(case).tensors
+    deep = made["f"] < -range_ - 16.0
+    assert 0.1 < deep.mean() < 0.15
+    m = made["i"][:, 0]
+    for t in range(1, 150):
+        kept = -np.logaddexp(0.0, -made["f"][:, t]) + m
+        assert (kept > made["i"][:, t])[deep[:, t]].all()
+        m = np.maximum(kept, made["i"][:, t])
+        assert (np.abs(m) < range_).all()
+
+
 def test_input_gates_reach_no_op_without_them() -> None:
     """A recipe of input gates is for mlstm alone."""
-    assert [op for op, _ in RECIPES["large_input_gates"].supports] == ["mlstm"]
+    for recipe in ("large_input_gates", "deep_forget_gates"):
+        assert [op for op, _ in RECIPES[recipe].supports] == ["mlstm"]
