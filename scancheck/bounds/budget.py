@@ -4,8 +4,9 @@
 element (numerics 2.2 to 2.4, 2.6 and 2.9).
 """
 
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -72,7 +73,7 @@ def budget_for(
     """
     _check_bounded(op, contract)
     rules, backward = (
-        rules_for(claim, dtype, underflow=underflow)
+        _with_value_gates(rules_for(claim, dtype, underflow=underflow), op, tensors)
         for claim in (contract, of_gradients(contract))
     )
     run = op
@@ -92,6 +93,20 @@ def budget_for(
         for name, number in backwards.gradients.items()
     }
     return Budget(outputs=outputs, gradients=gradients)
+
+
+def _with_value_gates(rules: Rules, op: Op, tensors: Mapping[str, FloatArray]) -> Rules:
+    """The rules where a state is moved by two decays, one after the other.
+
+    Systems have their product w z for one decay, whose rounding is relative. But in
+    (w S) z two products underflow on the state's scale: by eta z + eta, and by no more
+    than 2 eta for gates that do not grow. Gates are logs, by the names that ops have.
+    """
+    if not op.diagonal or not any(name in tensors for name in op.spread_by):
+        return rules
+    gates = [tensors[name] for name in ("g", "gk", "gv") if name in tensors]
+    most = max(float(x.max(initial=0.0)) for x in gates)
+    return replace(rules, eta=rules.eta * (1.0 + math.exp(min(most, 700.0))))
 
 
 def _check_bounded(op: Op, contract: Contract) -> None:
