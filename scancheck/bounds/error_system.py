@@ -228,6 +228,9 @@ class ErrorSystem:
         if self.rules.trees:
             inside = inside.summed(reverse_additions(self.rules.structure, total))
         cotangents = self.contracted(lowered, before, obar, inside)
+        if lowered.log_w is not None or lowered.log_z is not None:
+            of_w = self._of_decayed_states(cotangents.w, lowered.w, inside)
+            cotangents = replace(cotangents, w=of_w)
         if self.rules.trees:
             cotangents = replace(
                 cotangents,
@@ -235,6 +238,20 @@ class ErrorSystem:
             )
         cotangents = self.with_gates(cotangents, lowered, before, obar, inside, start)
         return cotangents, after
+
+    def _of_decayed_states(self, of_w: Any, w: Any, inside: Any) -> Any:
+        """The cotangent of a decay that only its log's, w times that, is formed of.
+
+        It is G S here, and w G S is as often formed as G (w S): what w S loses below
+        the normal range is multiplied by G, not by w.
+        """
+        least = self.rules.compute.smallest_normal
+        lost = self.rules.eta * (inside.magnitude + inside.error)
+        lost = lost / np.maximum(np.abs(w.value), least)
+        if of_w.shape[3] < lost.shape[3]:
+            lost = lost.sum(3)[..., None]
+        value, magnitude, error, peak = of_w.components
+        return of_w.like(value, magnitude, error + lost, peak)
 
     def contracted(
         self, lowered: Lowered, states: Any, obar: Any, inside: Any

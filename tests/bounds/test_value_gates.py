@@ -8,11 +8,13 @@ from numpy.typing import NDArray
 
 from scancheck.bounds.budget import budget_for
 from scancheck.case import make_case
-from scancheck.checks.oracle import Request, check_case
+from scancheck.checks.oracle import Request, check_case, check_inputs
 from scancheck.contract import Contract, ErrorModel, Structure
 from scancheck.ops import OPS
 from scancheck.oracles.engine import solve
 from scancheck.oracles.fp64 import Fp64System
+from scancheck.recipes.build import build
+from scancheck.recipes.inputs import cotangents
 from scancheck.registry import resolve_target
 from scancheck.verdict import Verdict
 
@@ -139,5 +141,24 @@ def test_two_decays_underflow_twice() -> None:
     assert model.contract is not None
     request = Request(contract=model.contract, runs=1, gradients=True)
     report = check_case(model, case, request, cotangent_kind="dense")
+    assert report.verdict is Verdict.PASS
+    assert report.gradient_metrics["gv"].ratio.max() > 0.25
+
+
+def test_what_a_decayed_state_loses_is_multiplied_by_its_cotangent() -> None:
+    """dz = G (w S) of a subnormal first state, exact itself, under a large G."""
+    (model,) = resolve_target("model.gla.sequential.plain", None)
+    sizes, options = {"B": 2, "H": 200, "K": 1, "T": 1, "V": 1}, {"gv": True}
+    case = make_case(
+        "gla",
+        sizes,
+        recipe="subnormal_state",
+        seed=3,
+        options=options | {"initial_state": True},
+    )
+    bars = {n: 16.0 * x for n, x in cotangents(case, "dense", 3).items()}
+    assert model.contract is not None
+    request = Request(contract=model.contract, runs=1, gradients=True)
+    report = check_inputs(model, case, build(case), request, bars, "dense")
     assert report.verdict is Verdict.PASS
     assert report.gradient_metrics["gv"].ratio.max() > 0.25
