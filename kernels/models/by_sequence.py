@@ -72,6 +72,7 @@ def by_sequence(
 
     tensors = {n: x for n, x in arguments.items() if isinstance(x, torch.Tensor)}
     switches = {n: x for n, x in arguments.items() if isinstance(x, bool)}
+    short = {n: x.dtype for n, x in tensors.items() if is_eight_bits(x)}
     tensors = widened(op, tensors)
     first = next(iter(tensors))
     axis = time_axis(op, first, tensors[first])
@@ -82,21 +83,30 @@ def by_sequence(
     states: list[tuple[Tensor, ...]] = []
     for span in spans or [Span(0, 0, 0, 0)]:
         part = {n: _cut(op, n, x, span, reverse) for n, x in tensors.items()}
+        part |= {n: part[n].to(dtype) for n, dtype in short.items()}
         output, *state = call(**part, **switches)
+        dtype = output.dtype
+        output = output.float() if is_eight_bits(output) else output
         outputs.append(output.flip(axis) if reverse else output)
         states.append(tuple(state))
     if not spans:  # no sequence, or no row: shapes are all that is left
-        empty = cu_seqlens is None
-        none = outputs[0][:0] if empty else outputs[0]
-        return none, *(state[:0] for state in states[0])
+        none = outputs[0]
+        if cu_seqlens is None:
+            none = _padded(none[:0], axis, 0, steps)
+        return none.to(dtype), *(state[:0] for state in states[0])
     finals = [torch.cat(parts) for parts in zip(*states, strict=True)]
     if cu_seqlens is not None:
-        return torch.cat(outputs, axis), *finals
+        return torch.cat(outputs, axis).to(dtype), *finals
     rows = [
         _padded(output, axis, span.first, steps - span.stop)
         for output, span in zip(outputs, spans, strict=True)
     ]
-    return torch.cat(rows), *finals
+    return torch.cat(rows).to(dtype), *finals
+
+
+def is_eight_bits(tensor: "Tensor") -> bool:
+    """Whether torch only stores the tensor's format: it can neither flip nor add it."""
+    return tensor.is_floating_point() and tensor.element_size() == 1
 
 
 def spans_of(
@@ -120,12 +130,16 @@ def spans_of(
 
 
 def widened(op: Op, tensors: Tensors) -> "dict[str, Tensor]":
-    """What all sequences share in fp32 at least: autograd adds its gradients up."""
+    """What all sequences share in fp32 at least: autograd adds its gradients up.
+
+    So it does those of parts of a tensor, which are cut from eight bits in fp32 too.
+    """
     import torch
 
     return {
         name: x.float()
-        if time_axis(op, name, x) is None and x.dtype != torch.float64
+        if is_eight_bits(x)
+        or (time_axis(op, name, x) is None and x.dtype != torch.float64)
         else x
         for name, x in tensors.items()
     }
