@@ -139,7 +139,7 @@ def _padded(subject: Subject) -> Inputs | None:
             else:
                 values = np.pad(values, width, mode="edge")
         tensors[name] = values
-    return _within_domain(subject, tensors)
+    return _changed(subject, tensors)
 
 
 def _identity(op: str, inputs: Inputs) -> dict[str, float] | None:

@@ -15,6 +15,7 @@ from scancheck.formats import FORMATS
 from scancheck.kernel import Kernel
 from scancheck.kernels.faulty import calling_form
 from scancheck.ops import OPS
+from scancheck.registry import resolve_target
 from scancheck.runner import accepted_parameters
 from scancheck.verdict import Verdict
 
@@ -112,6 +113,19 @@ def test_steps_with_a_floor_are_found_by_padding() -> None:
     assert check_case(kernel, case, request).verdict is Verdict.PASS
     found = [name(r) for r in related(kernel, case, request) if is_red(r)]
     assert found == ["padding"]
+
+
+def test_no_padding_where_the_format_lacks_an_identity() -> None:
+    """fp8_e4m3 ends at 448, above which mlstm's input gates write nothing."""
+    (kernel,) = resolve_target("model.mlstm.sequential.plain", None)
+    sizes = {"B": 1, "T": 20, "H": 1, "K": 2, "V": 2}
+    assert kernel.contract is not None
+    request = Request(contract=kernel.contract, runs=1)
+    for dtype, told in (("fp8_e4m3", False), ("fp8_e5m2", True)):
+        case = make_case("mlstm", sizes, dtype=dtype, recipe="gaussian_slow", seed=3)
+        found = [name(r) for r in related(kernel, case, request)]
+        assert ("padding" in found) is told
+        assert not [r for r in related(kernel, case, request) if is_red(r)]
 
 
 def in_fp64(bench: Any, decay_offset: float, offset: float) -> Scan:

@@ -148,6 +148,33 @@ def test_nothing_at_all() -> None:
     rows = {n: x[:0] for n, x in bare.items()}
     output, final = call(**rows, attention_mask=torch.zeros(0, 0, dtype=torch.bool))
     assert (output.shape[0], final.shape[0]) == (0, 0)
+    rows = {n: x[:0] for n, x in tensors_of("gated_delta_rule", 1, 5, 1).items()}
+    output, _ = call(**rows, reverse=True)
+    assert output.shape[:2] == (0, 5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_eight_bits_have_gradients(dtype: torch.dtype, reverse: bool) -> None:
+    """torch neither flips nor adds them; each sequence has those it has alone."""
+    call = model("linear_attention", "sequential", "plain").call
+    drawn = tensors_of("linear_attention", 1, STEPS, 4)
+    del drawn["initial_state"]
+    leaves = {n: x.to(dtype).requires_grad_() for n, x in drawn.items()}
+    offsets = torch.tensor(OFFSETS)
+    output, _ = call(**leaves, cu_seqlens=offsets, reverse=reverse)
+    assert output.dtype == dtype
+    output.float().sum().backward()
+    first, stop = OFFSETS[-2:]
+    alone = {n: x.detach()[:, first:stop] for n, x in leaves.items()}
+    alone = {n: x.clone().requires_grad_() for n, x in alone.items()}
+    part, _ = call(**alone, reverse=reverse)
+    part.float().sum().backward()
+    assert torch.equal(output[:, first:stop].float(), part.float())
+    for name, x in alone.items():
+        whole = leaves[name].grad
+        assert whole is not None and x.grad is not None
+        assert torch.equal(whole[:, first:stop].float(), x.grad.float())
 
 
 # Bug -> offsets and mask of a call that its hazard leaves right.
