@@ -41,8 +41,8 @@ TILE_ENTRIES = 2**19
 # Where no state is kept and what is lowered is small beside the states.
 FACTORED_STRETCH = 8
 # A freed block of this size lets glibc's malloc keep twice as much of what is freed
-# (mallopt(3), M_MMAP_THRESHOLD). Else it gives the memory of each tile back, and a
-# third of a budget's time went into getting zeroed pages for the next one.
+# (mallopt(3), M_MMAP_THRESHOLD). Else it gives the memory of each tile back, and from
+# a sixth to nearly half of a budget's time goes into zeroed pages for the next one.
 KEPT_BYTES = 2**25 - 2**16
 
 

@@ -240,10 +240,10 @@ class ErrorSystem:
         return cotangents, after
 
     def _of_decayed_states(self, of_w: Any, w: Any, inside: Any) -> Any:
-        """The cotangent of a decay that only its log's, w times that, is formed of.
+        """The cotangent G S of w, with what G (w S) may lose, [G, T, K, L or 1].
 
-        It is G S here, and w G S is as often formed as G (w S): what w S loses below
-        the normal range is multiplied by G, not by w.
+        Where gates are logs it is used for w (G S) alone. A kernel may form G (w S)
+        instead, and what w S loses below the normal range is then multiplied by G.
         """
         least = self.rules.compute.smallest_normal
         lost = self.rules.eta * (inside.magnitude + inside.error)
