@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from scancheck.errors import CaseInvalid
-from scancheck.formats import FORMATS, TF32
+from scancheck.formats import FORMATS, TF32, Format
 
 CONTRACT_FORMATS = {**FORMATS, TF32.name: TF32}
 
@@ -284,6 +284,14 @@ def resolve(contract: Contract, dtype: str) -> Contract:
         state=names.get(contract.state, contract.state),
         operands=names.get(contract.operands, contract.operands),
     )
+
+
+def formats_used(contract: Contract, dtype: str) -> tuple[Format, ...]:
+    """The formats in which values of a case are held between its loads and stores."""
+    resolved = resolve(contract, dtype)
+    names = {resolved.compute, resolved.state, resolved.operands}
+    names |= {fmt for _, fmt in contract.casts}
+    return tuple(CONTRACT_FORMATS[name] for name in sorted(names))
 
 
 def of_gradients(contract: Contract) -> Contract:

@@ -72,7 +72,11 @@ def by_sequence(
 
     tensors = {n: x for n, x in arguments.items() if isinstance(x, torch.Tensor)}
     switches = {n: x for n, x in arguments.items() if isinstance(x, bool)}
-    short = {n: x.dtype for n, x in tensors.items() if is_eight_bits(x)}
+    short = {
+        n: x.dtype
+        for n, x in tensors.items()
+        if is_eight_bits(x) and time_axis(op, n, x) is not None
+    }
     tensors = widened(op, tensors)
     first = next(iter(tensors))
     axis = time_axis(op, first, tensors[first])

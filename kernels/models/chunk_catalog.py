@@ -128,7 +128,7 @@ def chunk_model(
     )
     without = WITHOUT.get(op, ())
     resolved = partial(_resolved, GATES[op], variant, block, contract)
-    dtypes = dtypes_held(contract.compute)
+    dtypes = dtypes_held(contract.compute, operands)
     # Budgets of rank-one chunks do not reach down to the subnormals of fp64.
     if operands != "compute" or op in RANK_ONE:
         dtypes = tuple(name for name in dtypes if name != "fp64")

@@ -7,16 +7,18 @@ from scancheck.kernels.models.arithmetic import HAS_EXTENDED_PRECISION, Arithmet
 ROUNDED_ONCE = ErrorModel(e0=Arithmetic.FUNCTION_ERROR)
 
 
-def dtypes_held(compute: str) -> tuple[str, ...]:
+def dtypes_held(compute: str, operands: str = "compute") -> tuple[str, ...]:
     """The storage formats whose every value is one of the compute format.
 
-    A model that computes in its storage format does not do so in 8 bits.
+    A model that computes in its storage format, or rounds operands of its products to
+    it, does not do so in 8 bits: no value would be ten times as large as its budget.
     """
-    if compute == "storage":
-        held = [name for name, fmt in FORMATS.items() if fmt.bits > 8]
-    else:
+    held = list(FORMATS)
+    if compute != "storage":
         wide = format_named("fp64" if compute == Contract().compute else compute)
-        held = [name for name, fmt in FORMATS.items() if _holds(wide, fmt)]
+        held = [name for name in held if _holds(wide, FORMATS[name])]
+    if "storage" in (compute, operands):
+        held = [name for name in held if FORMATS[name].bits > 8]
     if not HAS_EXTENDED_PRECISION:
         held = [name for name in held if name != "fp64"]
     return tuple(held)

@@ -13,7 +13,7 @@ from scancheck.contract import Contract, Structure, parse_contract
 from scancheck.errors import CaseInvalid
 from scancheck.formats import FORMATS, format_named
 from scancheck.kernel import Kernel
-from scancheck.kernels.models.by_sequence import time_axis
+from scancheck.kernels.models.by_sequence import time_axis, widened
 from scancheck.ops import op_named
 from scancheck.ops.calling import sizes_of
 from scancheck.ops.normal_form import Op, spec_of
@@ -125,8 +125,11 @@ def _run(
     else:
         carried = start.to(kept, copy=True)
     outputs = []
+    # A step gets the formats it was given; autograd adds up what its tokens share wide.
+    short = {n: x.dtype for n, x in tensors.items()}
+    wide = widened(op, tensors)
     for t in range(sizes[op.time_axis]):
-        token = {n: _at(op, n, x, t) for n, x in tensors.items()}
+        token = {n: _at(op, n, x, t).to(short[n]) for n, x in wide.items()}
         output, carried = _both(step(carried, **token, **others), carried)
         outputs.append(output)
     if outputs:

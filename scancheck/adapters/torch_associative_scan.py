@@ -13,13 +13,17 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 from scancheck.kernel import Kernel
+from scancheck.kernels.cuda.toolkit import device_unavailable
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-# The first torch whose associative_scan takes tensors on the CPU in each mode: read in
+# The first torch whose associative_scan takes tensors there in each mode: read in
 # torch/_higher_order_ops/associative_scan.py of 2.4.1, 2.5.1, 2.13.0 and 2.14.0.
-FIRST_ON_CPU = {"generic": (2, 5), "pointwise": (2, 14)}
+FIRST = {
+    "generic": {"cpu": (2, 5), "cuda": (2, 5)},
+    "pointwise": {"cpu": (2, 14), "cuda": (2, 5)},
+}
 REFUSAL = {
     "generic": "its associative_scan has no combine_mode",
     "pointwise": "its associative_scan takes CUDA or XPU tensors alone in this mode",
@@ -65,27 +69,32 @@ def combine(
     return left[0] * right[0], right[0] * left[1] + right[1]
 
 
-def unavailable(mode: str) -> str | None:
-    """Why the mode cannot run on the CPU with the installed torch, or None."""
+def unavailable(mode: str, device: str = "cpu") -> str | None:
+    """Why the mode cannot run there with the installed torch, or None."""
     try:
         installed = version("torch")
     except PackageNotFoundError:
         return "torch is not installed"
     numbers = re.match(r"(\d+)\.(\d+)", installed)
-    if numbers and tuple(map(int, numbers.groups())) >= FIRST_ON_CPU[mode]:
+    if numbers and tuple(map(int, numbers.groups())) >= FIRST[mode][device]:
         return None
-    first = ".".join(map(str, FIRST_ON_CPU[mode]))
-    return f"torch {installed}: {REFUSAL[mode]}; the CPU needs torch {first} or newer"
+    first = ".".join(map(str, FIRST[mode][device]))
+    where = {"cpu": "the CPU", "cuda": "a CUDA device"}[device]
+    return f"torch {installed}: {REFUSAL[mode]}; {where} needs torch {first} or newer"
 
 
 def torch_associative_scan(mode: str) -> Kernel:
     """The kernel of one combine mode, judged under the default contract."""
+    devices = tuple(d for d in FIRST[mode] if unavailable(mode, d) is None)
+    absent = device_unavailable() is not None
+    reason = unavailable(mode) if absent or not devices else None
     return Kernel(
         name=f"torch.associative_scan.{mode}",
         op="linear_scan",
         call=partial(linear_scan, mode),
         dtypes=("fp32", "fp64"),
         gradients=True,
-        unavailable=unavailable(mode),
+        unavailable=reason,
         packages=("torch",),
+        devices=devices or ("cpu",),
     )

@@ -13,7 +13,7 @@ from scancheck.bounds.contract_emulation import emulated_for
 from scancheck.bounds.moments import lambda_factor, moments_for, rho, rho_limit
 from scancheck.case import Case
 from scancheck.checks.judging_device import judged_on
-from scancheck.contract import Contract
+from scancheck.contract import Contract, formats_used
 from scancheck.formats import format_named, round_array
 from scancheck.kernel import Kernel
 from scancheck.metrics import TensorMetrics, measure
@@ -43,6 +43,7 @@ FloatArray = NDArray[np.float64]
 CARD_ENTRIES = 2**20
 # Fewer independent chains than this say too little for rho and lambda (numerics 2.8).
 MIN_CHAINS = 16
+EXACT_BITS = 8  # of the significands that exact recipes need
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,7 +212,8 @@ def device_for_case(op: Op, case: Case, request: Request) -> str:
 def is_exact(case: Case, inputs: Inputs, contract: Contract) -> bool:
     """Whether every order of combination must give the exact result, to the bit.
 
-    Only sums and products qualify: no contract promises that exp(0) is exactly 1.
+    Only sums and products qualify: no contract promises that exp(0) is exactly 1. And
+    only formats that hold every partial result: operands of fp8 do not.
     """
     op, recipe = op_of(case), RECIPES.get(case.recipe)
     if contract.constant_decay == "exp" and has_constant_decays(op):
@@ -221,6 +223,9 @@ def is_exact(case: Case, inputs: Inputs, contract: Contract) -> bool:
         and recipe.exact
         and is_algebraic(op, inputs.tensors)
         and contract.log == "none"
+        and all(
+            fmt.precision >= EXACT_BITS for fmt in formats_used(contract, case.dtype)
+        )
     )
 
 
@@ -238,7 +243,7 @@ def _without_allowance(budget: Budget) -> Budget:
 def _with_one_store(op: Op, dtype: str, budget: Budget, truth: Truth) -> Budget:
     """The allowance of outputs that are the exact values, stored once.
 
-    Exact recipes stay within eight bits, so that it is zero save in 8-bit formats.
+    Exact recipes stay within EXACT_BITS, so that it is zero save in 8-bit formats.
     """
     outputs = {}
     for name, allowance in budget.outputs.items():

@@ -16,7 +16,7 @@ from scancheck.checks.oracle import (
     check_inputs,
     device_for_case,
 )
-from scancheck.contract import CONTRACT_FORMATS, Contract, Structure, resolve
+from scancheck.contract import Contract, Structure, formats_used, resolve
 from scancheck.formats import FP32, FP64, format_named, round_array
 from scancheck.kernel import Kernel
 from scancheck.metrics import measure
@@ -148,10 +148,8 @@ def bitwise(subject: Subject) -> bool:
     repeats = not any(mask.any() for mask in outcome.differs.values())
     if not declared or outcome.problem is not None or not repeats:
         return False
-    resolved = resolve(contract, subject.case.dtype)
-    names = {resolved.compute, resolved.state, resolved.operands}
-    names |= {fmt for _, fmt in contract.casts}
-    return all(CONTRACT_FORMATS[name].emin <= FP32.emin for name in names)
+    used = formats_used(contract, subject.case.dtype)
+    return all(fmt.emin <= FP32.emin for fmt in used)
 
 
 def stored_truth(subject: Subject, name: str) -> FloatArray:

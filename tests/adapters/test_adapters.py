@@ -149,8 +149,8 @@ def test_accelerated_scan_ref_refuses_one_token() -> None:
 
 def test_availability_is_the_truth() -> None:
     """What is called available runs, and what is not raises for the reason given."""
-    a = torch.ones(1, 4, 2)
     pointwise = BY_NAME["torch.associative_scan.pointwise"]
+    a = torch.ones(1, 4, 2, device=pointwise.devices[0] if CARD else "cpu")
     assert BY_NAME["torch.associative_scan.generic"].unavailable is None
     if pointwise.unavailable is None:
         assert pointwise.call(a=a, b=a).shape == a.shape
@@ -198,6 +198,25 @@ def test_versions_decide(
         reason = torch_associative_scan.unavailable(mode)
         assert (reason is None) == runs
         assert reason is None or f"torch {installed}" in reason
+        on_card = torch_associative_scan.unavailable(mode, "cuda")
+        assert (on_card is None) == generic  # both modes, as early as the first
+
+
+@pytest.mark.parametrize("card", [False, True])
+def test_a_mode_for_cards_alone_runs_where_one_is(
+    monkeypatch: pytest.MonkeyPatch, card: bool
+) -> None:
+    """torch 2.13's "pointwise" is offered with a CUDA device, and only on it."""
+    monkeypatch.setattr(torch_associative_scan, "version", lambda name: "2.13.0")
+    monkeypatch.setattr(
+        torch_associative_scan, "device_unavailable", lambda: None if card else "none"
+    )
+    kernel = torch_associative_scan.torch_associative_scan("pointwise")
+    assert kernel.devices == ("cuda",)
+    assert (kernel.unavailable is None) == card
+    both = torch_associative_scan.torch_associative_scan("generic")
+    assert both.devices == ("cpu", "cuda")
+    assert both.unavailable is None
 
 
 @pytest.mark.parametrize(

@@ -117,6 +117,15 @@ def test_exact_cases_keep_their_allowance_under_a_log_form(bench: Any) -> None:
     assert not oracle.is_exact(bench.case(), build(bench.case()), parse_contract(""))
 
 
+def test_operands_of_eight_bits_are_not_exact(bench: Any) -> None:
+    """Partial results of exact recipes have up to eight significant bits."""
+    contract = parse_contract("operands=storage")
+    for dtype, exact in (("bf16", True), ("fp8_e4m3", False), ("fp8_e5m2", False)):
+        case = bench.case("exact_dyadic", dtype=dtype)
+        assert oracle.is_exact(case, build(case), contract) is exact
+        assert oracle.is_exact(case, build(case), parse_contract(""))
+
+
 DECAYS = {
     "zero": 0.0,
     "negative": -0.9,

@@ -14,13 +14,16 @@ from scancheck.case import make_case
 from scancheck.checks.oracle import Request, check_case
 from scancheck.contract import Contract
 from scancheck.errors import CaseInvalid
+from scancheck.formats import FORMATS
 from scancheck.gate import verify
 from scancheck.kernel import Kernel
 from scancheck.kernels.models.catalog import model
 from scancheck.kernels.models.decode import decode
 from scancheck.kernels.models.decode_catalog import DECODE_OPS, decode_models
 from scancheck.ops import op_named
+from scancheck.ops.normal_form import spec_of
 from scancheck.recipes.build import build
+from scancheck.recipes.inputs import cotangents
 from scancheck.recipes.op_rules import rules_of
 from scancheck.runner import execute
 
@@ -196,6 +199,43 @@ def test_models_give_the_bits_of_the_whole(kernel: Kernel) -> None:
     assert one.problem is None
     for name, values in other.outputs.items():
         assert np.array_equal(one.outputs[name], values)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp8_e4m3", "fp8_e5m2"])
+def test_gradients_of_tokens_are_added_up_wide(dtype: str) -> None:
+    """In fp32, and stored once: torch does not add tensors of eight bits."""
+    (kernel,) = (k for k in decode_models() if k.op == "selective_scan")
+    whole = model("selective_scan", "sequential", "plain")
+    case = case_of("selective_scan", dtype=dtype)
+    op, inputs = op_named(case.op), build(case)
+    bars = cotangents(case, "dense", 1)
+    one, other = (
+        execute(k, op, inputs, dtype, cotangents=bars, runs=1) for k in (kernel, whole)
+    )
+    assert (one.problem, other.problem) == (None, None)
+    u = 2.0 ** -FORMATS[dtype].precision
+    for name, values in other.gradients.items():
+        shared = "L" not in spec_of(op, name, values.ndim).axes
+        allowed = 2.0**-20 * np.abs(values).max() if shared else 2.0 * u * abs(values)
+        got = one.gradients[name]
+        overflows = np.isnan(got) & np.isnan(values)  # as e4m3 stores them
+        assert (overflows | (np.abs(got - values) <= allowed)).all(), name
+
+
+def test_a_step_is_given_the_formats_of_its_tensors() -> None:
+    """Those that its tokens share too, though their gradients are added up wide."""
+    seen = set()
+
+    def step(
+        state: Tensor, r: Tensor, k: Tensor, v: Tensor, w: Tensor, u: Tensor
+    ) -> Any:
+        seen.update(x.dtype for x in (r, k, v, w, u))
+        return v, state
+
+    kernel = decode("rwkv6")(step)
+    case = case_of("rwkv6", dtype="bf16")
+    execute(kernel, op_named("rwkv6"), build(case), "bf16", runs=1)
+    assert seen == {torch.bfloat16}
 
 
 def test_a_model_passes() -> None:

@@ -17,7 +17,7 @@ from scancheck.kernels.models.catalog import (
     model,
     models,
 )
-from scancheck.kernels.models.chunk_catalog import GATES, RANK_ONE
+from scancheck.kernels.models.chunk_catalog import GATES, RANK_ONE, chunk_model
 from scancheck.kernels.models.step_calls import FAMILIES
 from scancheck.ops import OPS
 from scancheck.ops.calling import ARGUMENTS
@@ -184,6 +184,8 @@ def test_narrow_computation_takes_its_own_dtype_only() -> None:
     assert dtypes("bf16") == (*eighths, "bf16")
     assert dtypes("fp32")[:5] == (*eighths, "fp16", "bf16", "fp32")
     assert dtypes("storage")[:3] == ("fp16", "bf16", "fp32")
+    rounded = chunk_model("ssd", "log_diff", operands="storage")
+    assert rounded.dtypes == ("fp16", "bf16", "fp32")
 
 
 @pytest.mark.parametrize(
