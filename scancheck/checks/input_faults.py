@@ -18,9 +18,11 @@ from scancheck.formats import (
     format_named,
     round_array,
 )
-from scancheck.ops.calling import op_of
+from scancheck.ops.calling import op_of, plain
 from scancheck.ops.mlstm import MLSTM
-from scancheck.ops.normal_form import Lowered, spec_of
+from scancheck.ops.normal_form import Lowered, Op, spec_of, state_outputs
+from scancheck.oracles.called import Call
+from scancheck.oracles.engine import solve
 from scancheck.oracles.fp64 import Fp64System
 from scancheck.recipes.inputs import tensor_format
 
@@ -211,23 +213,38 @@ def _log_of_sigmoid(report: CaseReport) -> Iterator[Fault]:
 
 
 def _last_token(report: CaseReport, truth: Outputs) -> Iterator[Fault]:
-    """The final state of all tokens but the last, beside a right sequence output."""
-    op = op_of(report.case)
-    first = op.outputs[0].name
-    if truth[first].size == 0:
+    """Final states of all tokens but each sequence's last, and a right sequence."""
+    op, tensors = op_of(report.case), report.inputs.tensors
+    if truth[op.outputs[0].name].size == 0:
         return
-    tensors = {}
-    for name, values in report.inputs.tensors.items():
-        axes = spec_of(op, name, values.ndim).axes
-        tensors[name] = values
-        if op.time_axis in axes:
-            # A relation's inputs may be some of the case's tokens only.
-            axis = axes.index(op.time_axis)
-            index = np.arange(values.shape[axis] - 1)
-            tensors[name] = np.take(values, index, axis)
-    outputs = run(report, Fp64System(), tensors)
+    sequences = [tensors]
+    if op.calling is not None:
+        call = Call(op, tensors, np.asarray, lambda number, terms: number)
+        sequences = [
+            {name: call.cut(name, x, segment) for name, x in tensors.items()}
+            for segment in call.segments
+        ]
+    found = [_but_the_last(plain(op), one, report) for one in sequences]
+    states = {
+        spec.name: np.concatenate([outputs[spec.name] for outputs in found])
+        for spec in state_outputs(op)
+    }
     yield (
         "last_token",
         "the final state is the one before the last token",
-        outputs | {first: truth[first]},
+        truth | states,
     )
+
+
+def _but_the_last(op: Op, tensors: Outputs, report: CaseReport) -> Outputs:
+    """The oracle's outputs for the tokens of a sequence but its last."""
+    kept = {}
+    for name, values in tensors.items():
+        axes = spec_of(op, name, values.ndim).axes
+        kept[name] = values
+        if op.time_axis in axes:
+            # A relation's inputs may be some of the case's tokens only.
+            axis = axes.index(op.time_axis)
+            kept[name] = np.take(values, np.arange(values.shape[axis] - 1), axis)
+    outputs = solve(Fp64System(), op, kept, report.inputs.switches).outputs
+    return {name: ball.value for name, ball in outputs.items()}

@@ -14,6 +14,7 @@ from scancheck.contract import parse_contract
 from scancheck.formats import FP32, round_array
 from scancheck.kernel import Kernel
 from scancheck.kernels.faulty.short_formats import rounded, rounded_to_tf32
+from scancheck.kernels.models.by_sequence import taking_sequences
 from scancheck.recipes.build import build
 from scancheck.recipes.inputs import Inputs
 
@@ -98,6 +99,32 @@ def test_a_final_state_without_the_last_token(bench: Any) -> None:
         return bench.scan(a, b)[0], bench.scan(a[:, :-1], b[:, :-1])[1]
 
     found = explain(bench.report(call, bench.case(T=69)), [16])
+    assert found is not None
+    assert found.cause == "last_token"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"cu_seqlens": (0, 7, 7, 8, 69)},
+        {"cu_seqlens": (0, 7, 7, 8, 69), "reverse": True},
+        {"lengths": (69, 0)},
+        {"lengths": (69, 12), "pad_left": True},
+        {"lengths": (12, 69), "reverse": True},
+    ],
+)
+def test_sequences_of_a_call_lose_their_own_last_tokens(
+    bench: Any, options: dict[str, Any]
+) -> None:
+    """Each in its own place, also where it fills its row, or where there is none."""
+
+    def call(a: Tensor, b: Tensor, initial_state: Tensor | None = None) -> Any:
+        h, _ = bench.scan(a, b, initial_state)
+        return h, bench.scan(a[:, :-1], b[:, :-1], initial_state)[1]
+
+    case = bench.case(T=69, B=2 if "lengths" in options else 1, **options)
+    several = taking_sequences("linear_scan", call)
+    found = explain(bench.report(several, case), [16])
     assert found is not None
     assert found.cause == "last_token"
 
