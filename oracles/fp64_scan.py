@@ -26,8 +26,9 @@ LINE = 64  # bytes of a cache line
 # A state, and what is read out of it: rows of S, its radius, M, W and V.
 PARTS = 5
 RADIUS, M, W, V = (np.int64(i * LANES) for i in range(1, PARTS))
-# Rows of the other buffer: values with their radii, and a readout.
-DECAY, VALUE, KEY, READOUT, DRIVE, TIME, OUT = (
+# Rows of the other buffer: values with their radii, and a readout. FACTOR is that of a
+# decay that all keys share: a time, or the decay of values.
+DECAY, VALUE, KEY, READOUT, DRIVE, FACTOR, OUT = (
     np.int64(i * 2 * LANES) for i in range(7)
 )
 ROWS = int(OUT) + PARTS * LANES
@@ -174,12 +175,24 @@ def _drive_alike(rows, k, rk):
 def _decay(rows, rate):
     """w = exp(time rate) and its radius."""
     for i in range(LANES):
-        x, rx = rows[TIME + i], rows[TIME + RADIUS + i]
+        x, rx = rows[FACTOR + i], rows[FACTOR + RADIUS + i]
         y, ry, reach = rate[i], rate[RADIUS + i], rate[REACH + i]
         z = x * y
         rz = fma(abs(x), ry, fma(rx, reach, U64 * abs(z) + FLOOR))
         w, rw = exp_with_radius(z, rz)
         rows[DECAY + i], rows[DECAY + RADIUS + i] = w, rw
+
+
+@jit(**NO_ALLOCATION)
+def _decay_by_key(rows, w, rw):
+    """w z and its radius, one w for all lanes and z in FACTOR."""
+    size = abs(w)
+    for i in range(LANES):
+        z, rz = rows[FACTOR + i], rows[FACTOR + RADIUS + i]
+        product = w * z
+        rounding = U64 * abs(product) + FLOOR
+        rows[DECAY + i] = product
+        rows[DECAY + RADIUS + i] = fma(size, rz, fma(rw, abs(z) + rz, rounding))
 
 
 @jit(**NO_ALLOCATION)
@@ -219,8 +232,8 @@ def scan_tile(
     width,
     w,
     rw,
-    rate,
-    r_rate,
+    other,
+    r_other,
     v,
     rv,
     k,
@@ -228,6 +241,7 @@ def scan_tile(
     r,
     rr,
     is_time,
+    has_z,
     has_k,
     has_r,
     state,
@@ -242,17 +256,19 @@ def scan_tile(
 ):
     """Runs the tasks begin..stop of a tile, `width` lanes each; `state` is replaced.
 
-    Where is_time, w [G, T, 1, L] is a time and the decay exp(w rate), rate
-    [G, 1, K, L]. state [PARTS, G, K, L]; o [2, G, ., L] receives the readout and its
-    radius from step `place` on; states [2, T + 1, G, K, L] every S and radius but the
-    first, and companions [3, G, all steps, L] the readouts of M, W and V from step
-    `start` on: unless they are empty. rows, carried and rates are those of `buffers`.
+    Where is_time, w [G, T, 1, L] is a time and the decay exp(w rate), with the other
+    array [G, 1, K, L] as its rate. Where has_z, the decay is w [G, T, K, 1] times the
+    other one, [G, T, 1, L]. state [PARTS, G, K, L]; o [2, G, ., L] receives the readout
+    and its radius from step `place` on; states [2, T + 1, G, K, L] every S and radius
+    but the first, and companions [3, G, all steps, L] the readouts of M, W and V from
+    step `start` on: unless they are empty. rows, carried and rates are those of
+    `buffers`.
     """
     _, groups, keys, lanes = state.shape
     blocks = -(-lanes // width)
     keep = states.shape[1] > 0
     k_alike = k.shape[3] == 1 and rk.shape[3] == 1
-    w_alike = w.shape[3] == 1 and rw.shape[3] == 1 and not is_time
+    w_alike = w.shape[3] == 1 and rw.shape[3] == 1 and not (is_time or has_z)
     r_alike = r.shape[3] == 1 and rr.shape[3] == 1
     value = VALUE if has_k else DRIVE
     for task in range(begin, stop):
@@ -269,7 +285,7 @@ def scan_tile(
                 n = min(right, first + LANES) - first
                 for i in range(keys):
                     row = rates[piece, i]
-                    _load(row, FIRST, rate, r_rate, g, FIRST, i, first, n)
+                    _load(row, FIRST, other, r_other, g, FIRST, i, first, n)
                     for lane in range(LANES):
                         row[REACH + lane] = abs(row[lane]) + row[RADIUS + lane]
         for t in range(v.shape[1]):
@@ -278,7 +294,9 @@ def scan_tile(
                 n = last - first
                 _load(rows, value, v, rv, g, t, FIRST, first, n)
                 if is_time:
-                    _load(rows, TIME, w, rw, g, t, FIRST, first, n)
+                    _load(rows, FACTOR, w, rw, g, t, FIRST, first, n)
+                if has_z:
+                    _load(rows, FACTOR, other, r_other, g, t, FIRST, first, n)
                 if has_r:
                     for i in range(PARTS * LANES):
                         rows[OUT + i] = 0.0
@@ -295,6 +313,9 @@ def scan_tile(
                         _step_alike(rows, s, _lane(w, g, t, i), _lane(rw, g, t, i))
                     elif is_time:
                         _decay(rows, rates[piece, i])
+                        _step(rows, s)
+                    elif has_z:
+                        _decay_by_key(rows, _lane(w, g, t, i), _lane(rw, g, t, i))
                         _step(rows, s)
                     else:
                         _load(rows, DECAY, w, rw, g, t, i, first, n)

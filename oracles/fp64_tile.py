@@ -17,7 +17,7 @@ from scancheck.oracles.fp64_scan import (
 )
 from scancheck.oracles.numbers import plain
 from scancheck.oracles.threads import share
-from scancheck.oracles.tile_ball import OuterProduct
+from scancheck.oracles.tile_ball import DecayProduct, TimedRate
 
 FloatArray = NDArray[np.float64]
 Pair = tuple[FloatArray, FloatArray]  # values and radii
@@ -47,14 +47,18 @@ class TileScan:
         self.groups, self.keys, self.lanes = shape
         self.steps = lowered.v.shape[1]
         self.width = task_lanes(self.groups, self.keys, self.lanes)
-        w, waits = lowered.w, isinstance(lowered.w, OuterProduct) and lowered.w.raised
+        w = lowered.w
+        timed = isinstance(w, TimedRate) and w.raised
+        apart = isinstance(w, DecayProduct) and not w.is_formed
+        decays = w.factors if timed or apart else (w, None)
         self.inputs = (
-            *_arrays(w.times if waits else w),
-            *_arrays(w.rates if waits else None),
+            *_arrays(decays[0]),
+            *_arrays(decays[1]),
             *_arrays(lowered.v[:, :, None, :]),
             *_arrays(lowered.k),
             *_arrays(lowered.r),
-            waits,
+            timed,
+            apart,
             lowered.k is not None,
             lowered.r is not None,
         )

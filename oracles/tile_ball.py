@@ -1,8 +1,9 @@
-"""Balls of a tile whose decays exp(time times rate) wait until they are used.
+"""Balls of a tile whose decays wait until they are used, as two factors.
 
-They have as many entries as all states of a tile, from two factors that are far
-smaller: formed at once they would pass through memory several times. The compiled scan
-forms them row by row; anything else that uses them gets them formed as always.
+exp(time times rate), and a decay of keys times one of values, have as many entries as
+all states of a tile, from two factors that are far smaller: formed at once they would
+pass through memory several times. The compiled scan forms them row by row; anything
+else that uses them gets them formed as always.
 """
 
 from collections.abc import Callable
@@ -28,13 +29,16 @@ class TileBall(Ball):
     __slots__ = ()
 
     def __mul__(self, other: Self) -> Any:
-        """x y; one [G, T, 1, L] times one [G, 1, K, L] waits."""
+        """x y; one [G, T, 1, L] times one [G, 1, K, L] or [G, T, K, 1] waits."""
         left, right = self.shape, other.shape
+        apart = len(left) == len(right) == 4 and left[3] == right[2] == 1
+        if apart and _is_large(right, left):
+            return DecayProduct(self, other)
         if len(left) == len(right) == 4 and left[3] == right[3]:
             if left[2] == right[1] == 1 and _is_large(left, right):
-                return OuterProduct(self, other, False)
+                return TimedRate(self, other, False)
             if left[1] == right[2] == 1 and _is_large(right, left):
-                return OuterProduct(other, self, False)
+                return TimedRate(other, self, False)
         if left == right and self.is_large:
             return self._new(multiply, *_flat(self), *_flat(other))
         return super().__mul__(other)
@@ -99,12 +103,12 @@ def _is_large(steps: tuple[int, ...], keys: tuple[int, ...]) -> bool:
 
 
 class OuterProduct(TileBall):
-    """Times by rates, [G, T, 1, L] and [G, 1, K, L], or exp of that."""
+    """A product [G, T, K, L] of two far smaller balls that waits."""
 
-    __slots__ = ("_formed", "raised", "rates", "times")
+    __slots__ = ("_formed", "factors")
 
-    def __init__(self, times: Ball, rates: Ball, raised: bool) -> None:
-        self.times, self.rates, self.raised = times, rates, raised
+    def __init__(self, *factors: Ball) -> None:
+        self.factors = factors
         self._formed: Pair | None = None
 
     def like(self, *components: FloatArray) -> Any:
@@ -114,22 +118,54 @@ class OuterProduct(TileBall):
     @property
     def shape(self) -> tuple[int, ...]:
         """[G, T, K, L]."""
-        return np.broadcast_shapes(self.times.shape, self.rates.shape)
+        return np.broadcast_shapes(*(factor.shape for factor in self.factors))
+
+    @property
+    def is_formed(self) -> bool:
+        """Whether something has used the entries already."""
+        return self._formed is not None
 
     @property
     def components(self) -> Pair:  # type: ignore[override]
         """All values and radii, formed once."""
         if self._formed is None:
-            product = Ball(*self.times.components) * Ball(*self.rates.components)
-            formed = product.exp() if self.raised else product
-            self._formed = formed.value, formed.radius
+            self._formed = self._form()
         return self._formed
+
+    def _form(self) -> Pair:
+        one, other = (Ball(*factor.components) for factor in self.factors)
+        product = one * other
+        return product.value, product.radius
+
+
+class DecayProduct(OuterProduct):
+    """A decay of keys [G, T, K, 1] times one of values [G, T, 1, L]."""
+
+    __slots__ = ()
+
+
+class TimedRate(OuterProduct):
+    """Times by rates, [G, T, 1, L] and [G, 1, K, L], or exp of that."""
+
+    __slots__ = ("raised",)
+
+    def __init__(self, times: Ball, rates: Ball, raised: bool) -> None:
+        super().__init__(times, rates)
+        self.raised = raised
+
+    def _form(self) -> Pair:
+        value, radius = super()._form()
+        if not self.raised:
+            return value, radius
+        power = Ball(value, radius).exp()
+        return power.value, power.radius
 
     def exp(self) -> Any:
         """exp(x), which waits too."""
         if self.raised:
             return super().exp()
-        return OuterProduct(self.times, self.rates, True)
+        times, rates = self.factors
+        return TimedRate(times, rates, True)
 
 
 class PlacedBall(TileBall):

@@ -181,7 +181,9 @@ def _solved(
         return _with_terms(system, cotangents, run)
     stretch = 1
     if system.in_rows:
-        stretch = stretch_of(op, tensors, gradients=cotangents is not None)
+        # Decays of keys and of values are factors there, unless a cast forms them.
+        spread = () if rules.decay_cast is None else tensors
+        stretch = stretch_of(op, spread, gradients=cotangents is not None)
     run = partial(
         solve, system, op, tensors, switches, cotangents, stretch=stretch, met=met
     )

@@ -11,16 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scancheck.bounds import error_scan as scan
-from scancheck.bounds.card_number import (
-    CardErrorNumber,
-    exact_card_number,
-    factors_of,
-)
+from scancheck.bounds.card_number import CardErrorNumber, exact_card_number
 from scancheck.bounds.error_number import ErrorNumber
 from scancheck.bounds.error_system import ErrorSystem
 from scancheck.bounds.error_tile import STATE_ROWS
 from scancheck.bounds.moment_number import MomentNumber, given_number
 from scancheck.bounds.moment_system import MomentSystem
+from scancheck.bounds.outer_product import factors_of
 from scancheck.bounds.rank_one_system import RankOneErrorSystem
 from scancheck.bounds.rules import Rules, Store
 from scancheck.ops.normal_form import Cotangents, Lowered, Op

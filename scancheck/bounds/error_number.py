@@ -91,6 +91,10 @@ class ErrorNumber(ArrayNumber):
         return self._new(value, m, e, left.peak, right.peak, terms=terms)
 
     def __mul__(self, other: Self) -> Self:
+        return self.times(other)
+
+    def times(self, other: Self) -> Self:
+        """The product, formed here and now."""
         value = self.value * other.value
         m = self.magnitude * other.magnitude
         e = self.magnitude * other.error + self.error * (other.magnitude + other.error)

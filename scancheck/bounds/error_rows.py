@@ -52,7 +52,8 @@ S_VALUE, S_SIZE, S_ERROR, S_STORED, S_FLOOR, S_TOP, S_REACH, S_SPAN, S_PEAK = (
 V, W, K, R, X, OUT = (np.int64(i * 4 * LANES) for i in range(6))
 M, E, P = (np.int64(i * LANES) for i in range(1, 4))
 TOTAL, KEPT = (np.int64(i * LANES) for i in (24, 25))
-ROWS = 26 * LANES
+Z = np.int64(26 * LANES)  # the decay of values, where it is a factor of its own
+ROWS = 30 * LANES
 
 
 @jit(forceinline=True, **NO_ALLOCATION)
@@ -111,6 +112,20 @@ def join(s, rows, place):
     """Raises the peaks of a state by a row."""
     for i in range(LANES):
         s[S_PEAK + i] = higher(s[S_PEAK + i], rows[place + i])
+
+
+@jit(forceinline=True, **NO_ALLOCATION)
+def decay_by_key(rows, w, size, error, peak, c):
+    """w z in W, one w for all lanes: the product of two ErrorNumbers."""
+    u, eta = c[U], c[ETA]
+    for i in range(LANES):
+        z_size, z_error = rows[Z + M + i], rows[Z + E + i]
+        m = size * z_size
+        e = size * z_error + error * (z_size + z_error)
+        e += u * (m + e) + eta
+        top = m + e if m + e == m + e else np.inf
+        rows[W + i], rows[W + M + i], rows[W + E + i] = w * rows[Z + i], m, e
+        rows[W + P + i] = higher(higher(top, rows[Z + P + i]), peak)
 
 
 @jit(forceinline=True, **NO_ALLOCATION)

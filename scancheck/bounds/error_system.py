@@ -17,6 +17,7 @@ from scancheck.bounds.error_tile import (
     settle_all,
 )
 from scancheck.bounds.gate_gradient import ChunkTerms, reverse_sums
+from scancheck.bounds.outer_product import FactoredNumber, factors_of
 from scancheck.bounds.row_tile import run_in_rows
 from scancheck.bounds.rules import Rules, Store, reverse_additions
 from scancheck.bounds.scan_tables import coefficients, path_table
@@ -65,7 +66,8 @@ class ErrorSystem:
 
     def constant(self, values: FloatArray) -> ErrorNumber:
         """Stored inputs, and an op's constants, which the compute format may round."""
-        number = exact_number(self.rules, np.asarray(values, dtype=np.float64))
+        given = exact_number(self.rules, np.asarray(values, dtype=np.float64))
+        number = FactoredNumber(self.rules, *given.components)
         if number.error.any():
             return number
         # One zero, repeated, is not copied where tensors are laid out anew.
@@ -108,8 +110,10 @@ class ErrorSystem:
             self.path(total),
         )
         if self.in_rows:
+            w, z = factors_of(self._cast(lowered.w, self.rules.decay_cast))
             run_in_rows(
-                self._cast(lowered.w, self.rules.decay_cast),
+                w,
+                z,
                 lowered.v[:, :, None, :],
                 lowered.k,
                 lowered.r,

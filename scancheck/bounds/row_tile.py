@@ -20,11 +20,13 @@ from scancheck.bounds.error_rows import (
     R,
     V,
     W,
+    Z,
     any_order,
     any_order_alike,
     as_kept,
     at,
     cast_drive,
+    decay_by_key,
     drive,
     drive_alike,
     drive_as_it_is,
@@ -56,20 +58,20 @@ Parts = tuple[FloatArray, FloatArray, FloatArray, FloatArray]
 
 @jit(**NO_ALLOCATION)
 def run_rows(
-    w, v, k, r, has_k, has_r, cast, s, c, o, states, start, every, path, rows, carried,
-    begin, stop,
+    w, z, v, k, r, has_z, has_k, has_r, cast, s, c, o, states, start, every, path, rows,
+    carried, begin, stop,
 ):  # fmt: skip
     """Runs the tasks begin..stop of a tile, one for each group and LANES lanes.
 
-    w, v, k, r: four arrays [G, T, K, L] each, sizes of 1 repeated, k and r where they
-    are given; cast: unit roundoff, floor and largest number of the format of what is
-    written, or empty. The rest is that of `error_tile.run_forward`; rows [ROWS] and
-    carried [K, STATE_ROW] are room.
+    w, z, v, k, r: four arrays [G, T, K, L] each, sizes of 1 repeated, z, k and r where
+    they are given, and w one for all lanes beside a z; cast: unit roundoff, floor and
+    largest number of the format of what is written, or empty. The rest is that of
+    `error_tile.run_forward`; rows [ROWS] and carried [K, STATE_ROW] are room.
     """
     _, _, keys, lanes = s.shape
     blocks = -(-lanes // LANES)
     keep, stores, trees = states.shape[1] > 0, c[STATE_U] > 0.0, c[TREES] > 0.0
-    w_alike, k_alike, r_alike = is_alike(w), is_alike(k), is_alike(r)
+    w_alike, k_alike, r_alike = is_alike(w) and not has_z, is_alike(k), is_alike(r)
     for task in range(begin, stop):
         g, first = task // blocks, task % blocks * LANES
         n = min(lanes - first, LANES)
@@ -87,6 +89,8 @@ def run_rows(
             before = stores and here % every == 0
             after = stores and (here + 1) % every == 0
             load(rows, V, v, g, t, 0, first, n)
+            if has_z:
+                load(rows, Z, z, g, t, 0, first, n)
             for i in range(4 * LANES):
                 rows[OUT + i] = 0.0
             top = 0.0
@@ -117,7 +121,12 @@ def run_rows(
                     else:
                         in_order_alike(rows, one, decay, error, peak, c)
                 else:
-                    load(rows, W, w, g, t, key, first, n)
+                    if has_z:
+                        size, error = at(w[1], g, t, key), at(w[2], g, t, key)
+                        above = peak_at(w, g, t, key)
+                        decay_by_key(rows, at(w[0], g, t, key), size, error, above, c)
+                    else:
+                        load(rows, W, w, g, t, key, first, n)
                     if trees:
                         any_order(rows, one, peak, c, after_step)
                     else:
@@ -161,6 +170,7 @@ def run_rows(
 
 def run_in_rows(
     w: ErrorNumber,
+    z: ErrorNumber | None,
     v: ErrorNumber,
     k: ErrorNumber | None,
     r: ErrorNumber | None,
@@ -175,17 +185,19 @@ def run_in_rows(
 ) -> None:
     """Runs a tile: s, o and states are those of `error_tile.run_forward`.
 
-    w, k, r [G, T or 1, K or 1, L or 1], v [G, T, 1, L]; `cast` is one of k v.
+    w, k, r [G, T or 1, K or 1, L or 1], v [G, T, 1, L]; with z [G, T, 1, L] the decay
+    is w z, and w has one lane. `cast` is one of k v.
     """
     _, groups, keys, lanes = s.shape
     limits = () if cast is None else (cast.u, cast.eta, cast.largest)
-    decays, written, by_key, read = map(_arrays, (w, v, k, r))
+    decays, of_values, written, by_key, read = map(_arrays, (w, z, v, k, r))
+    given = z is not None, k is not None, r is not None
     format_of_drive = np.array(limits, dtype=np.float64)
 
     def run(begin: int, stop: int) -> None:
         run_rows(
-            decays, written, by_key, read, k is not None, r is not None,
-            format_of_drive, s, c, o, states, start, every, path,
+            decays, of_values, written, by_key, read, *given, format_of_drive,
+            s, c, o, states, start, every, path,
             aligned(ROWS), aligned(keys, STATE_ROW), begin, stop,
         )  # fmt: skip
 

@@ -8,6 +8,7 @@ import pytest
 from scancheck.bounds.error_number import ErrorNumber
 from scancheck.bounds.error_rows import LANES
 from scancheck.bounds.error_system import ErrorSystem
+from scancheck.bounds.outer_product import FactoredNumber, OuterProduct
 from scancheck.bounds.rules import Rules, rules_for
 from scancheck.contract import Contract, Structure
 from scancheck.ops.normal_form import Lowered
@@ -65,6 +66,12 @@ def drawn(rules: Rules, seed: int) -> tuple[Lowered, ErrorNumber]:
 
     sizes = 1.0
     w = one_of(*((groups, steps, k, n) for k in (1, keys) for n in (1, lanes)))
+    if seed % 4 == 3:
+        by_key, by_lane = (
+            FactoredNumber(rules, *one_of((groups, steps, k, n)).components)
+            for k, n in ((keys, 1), (1, lanes))
+        )
+        w = by_key * by_lane
     sizes = float(rng.choice([1.0, 1e-12, 1e30]))
     v = one_of((groups, steps, lanes))
     k, r = (one_of((groups, t, keys, 1), (groups, t, keys, lanes)) for t in (steps, 1))
@@ -99,6 +106,17 @@ def test_rows_change_no_bit(name: str, keep: bool) -> None:
         want = run(EntryByEntry(rules), seed, keep)
         for place, (one, other) in enumerate(zip(got, want, strict=True)):
             np.testing.assert_array_equal(one, other, f"{name}, {seed}, {place}")
+
+
+def test_outer_products_are_not_formed_in_rows() -> None:
+    """Decays of keys and of values stay two factors, of as many entries as inputs."""
+    rules = rules_for(Contract(), "fp32")
+    lowered, state = drawn(rules, 3)
+    assert isinstance(lowered.w, OuterProduct)
+    for system, formed in ((ErrorSystem(rules), False), (EntryByEntry(rules), True)):
+        with np.errstate(all="ignore"):
+            system.forward(lowered, system.begin(state), 0, 2 * SIZES[0][1], False)
+        assert lowered.w.is_formed is formed
 
 
 def test_rows_are_used_where_no_rest_and_no_order_is_emulated() -> None:

@@ -11,9 +11,16 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from scancheck.ops.normal_form import Lowered
 from scancheck.oracles import tile_ball
 from scancheck.oracles.ball import Ball, certified_radius, exact_ball
-from scancheck.oracles.tile_ball import OuterProduct, TileBall, exact_tile_ball
+from scancheck.oracles.fp64 import Fp64System
+from scancheck.oracles.tile_ball import (
+    DecayProduct,
+    OuterProduct,
+    TileBall,
+    exact_tile_ball,
+)
 
 FloatArray = NDArray[np.float64]
 Pair = tuple[float, float]
@@ -248,6 +255,36 @@ def test_waiting_products_are_products(stored: bool, swapped: bool) -> None:
         part = waiting[:, 2:4]
         assert not isinstance(part, OuterProduct)
         assert np.array_equal(part.value, formed.value[:, 2:4])
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_decays_of_keys_and_values_wait_too(stored: bool) -> None:
+    """A scan of the two factors has the states of a scan of all their products."""
+    rng = np.random.default_rng(5)
+    left, right = (
+        exact_tile_ball(x) if stored else TileBall(x, 2.0**-50 * np.abs(x))
+        for x in (rng.uniform(-1.0, 1.0, (2, 9, 3, 1)), rng.uniform(size=(2, 9, 1, 37)))
+    )
+    plain = Ball(*left.components) * Ball(*right.components)
+    waiting = left * right
+    assert isinstance(waiting, DecayProduct)
+    v, k, r, state = (
+        exact_tile_ball(rng.normal(size=shape))
+        for shape in ((2, 9, 37), (2, 9, 3, 1), (2, 9, 3, 1), (2, 3, 37))
+    )
+    found = []
+    for decay in (waiting, TileBall(*plain.components)):
+        system = Fp64System()
+        o, after, _ = system.forward(
+            Lowered(w=decay, v=v, k=k, r=r), system.begin(state), 0, 9, False
+        )
+        found.append((o, system.end(after, 9)))
+    assert not waiting.is_formed
+    for one, other in zip(*found, strict=True):
+        assert np.array_equal(one.value, other.value)
+        np.testing.assert_allclose(one.radius, other.radius, rtol=1e-14)
+    assert np.array_equal(waiting.value, plain.value)
+    assert np.array_equal(waiting.radius, plain.radius)
 
 
 def test_small_products_do_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
