@@ -5,6 +5,7 @@ BLIND_ADVICE = (
     "operations, as in --contract structure=sequential"
 )
 
+_CALLS = "did a call of that kind pass, with sequences of several tokens?"
 _BY_KIND = {
     "carry": "declare the chunk size with --contract 'structure=chunk(C)', so that "
     "cases cross its edges",
@@ -13,6 +14,9 @@ _BY_KIND = {
     "input": "does the kernel use them, and are its results above their rounding?",
     "output": "is it large enough against its rounding in any case that passes?",
     "gradient": "is it ever large enough against its rounding, and not cut off?",
+    "boundaries": _CALLS,
+    "direction": _CALLS,
+    "padding": _CALLS,
 }
 
 

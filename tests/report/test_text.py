@@ -9,6 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from scancheck.checks.influence import CALLS, parts_of
+from scancheck.ops import OPS
+from scancheck.ops.calling import ARGUMENTS
 from scancheck.record import Finding, RunRecord
 from scancheck.report.text import BRIEF, HEIGHT, WIDTH, brief, explain, render
 
@@ -216,6 +219,19 @@ def test_blind_parts_are_named_with_what_to_do() -> None:
         assert part in told
     assert "cases cross its edges" in told
     assert "--profile full" in told
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_every_part_of_every_op_has_advice(op: str) -> None:
+    """Those of calls of several sequences too."""
+    known = OPS[op]
+    accepted = (*(spec.name for spec in known.inputs), *ARGUMENTS)
+    returned = [spec.name for spec in known.outputs]
+    parts = parts_of(known, accepted, returned, gradients=True)
+    assert set(CALLS.values()) < set(parts)
+    told = one_line(explain(record(verdict="BLIND", exit_code=3, unseen=parts)))
+    assert all(part in told for part in parts)
+    assert "did a call of that kind pass" in told
 
 
 def test_blind_says_nothing_loud_in_a_red_run() -> None:
