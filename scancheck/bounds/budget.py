@@ -21,7 +21,7 @@ from scancheck.bounds.operands import FORMS as PRODUCT_FORMS
 from scancheck.bounds.operands import check_matrix_products
 from scancheck.bounds.rank_one_chunk_system import RankOneChunkSystem
 from scancheck.bounds.rank_one_system import RankOneErrorSystem
-from scancheck.bounds.rules import Rules, rules_for, storage_error
+from scancheck.bounds.rules import Rules, of_matrix_products, rules_for, storage_error
 from scancheck.bounds.summed_maximum import with_chunk_sums
 from scancheck.contract import Contract, of_gradients
 from scancheck.errors import CaseInvalid
@@ -166,15 +166,18 @@ def _solved(
         columns = RankOneErrorSystem(rules)
         stretch = stretch_of(op, tensors, gradients=cotangents is not None)
         return solve(columns, op, tensors, switches, cotangents, stretch=stretch)
-    if device != "cpu" and has_card_budget(rules, log, cotangents is not None):
+    in_chunks = op.matrix_products and rules.structure.kind == "chunk"
+    on_card = has_card_budget(rules, log, cotangents is not None) and not in_chunks
+    if device != "cpu" and on_card:
         return solve_errors_on_card(rules, op, tensors, switches, cotangents, device)
-    system: ErrorSystem = ErrorSystem(rules)
+    system: ErrorSystem
     if log != "none":
         system = LogChunkSystem(rules, log)
+    else:
+        system = ErrorSystem(of_matrix_products(rules) if in_chunks else rules)
     met = unchanged
     if op.running is not None and log != "none" and rules.structure.kind == "chunk":
         met = partial(with_chunk_sums, rules)
-    in_chunks = op.matrix_products and rules.structure.kind == "chunk"
     if rules.operand_cast is not None or (in_chunks and log in PRODUCT_FORMS):
         products = MatrixProductSystem(system, rules, factored=log == "factored")
         run = partial(solve, products, op, tensors, switches, cotangents, met=met)

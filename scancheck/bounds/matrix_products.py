@@ -34,6 +34,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from scancheck.bounds.earlier_keys import (
+    Begun,
+    Earlier,
+    earlier_in_chunk,
+    nothing_begun,
+)
 from scancheck.bounds.error_number import ErrorNumber
 from scancheck.bounds.error_system import ErrorSystem
 from scancheck.bounds.operand_sums import Decays, Sums, no_sums, sums_after
@@ -58,6 +64,7 @@ class Ahead(NamedTuple):
     inner: Any
     sums: Sums  # of one token
     both: bool  # whether keys and lanes have decays
+    begun: Begun
 
 
 class Kept(NamedTuple):
@@ -69,6 +76,7 @@ class Kept(NamedTuple):
     r: Operand
     sums: Sums
     decays: Decays
+    earlier: Earlier
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +134,8 @@ class MatrixProductSystem:
     def begin(self, state: ErrorNumber) -> Ahead:
         """The inner scan of the initial state, and no token."""
         size = state.magnitude + state.error
-        return Ahead(self.inner.begin(state), no_sums(size), False)
+        begun = nothing_begun(*state.shape)
+        return Ahead(self.inner.begin(state), no_sums(size), False, begun)
 
     def forward(
         self, lowered: Lowered, state: Ahead, start: int, total: int, keep: bool
@@ -148,8 +157,10 @@ class MatrixProductSystem:
             s.reach[..., None] * s.read(r.size),
             lost | self._leaves(r, s.largest_y, s),
         )
-        kept = Kept(states, k, v, r, s, decays) if keep else None
-        return out, Ahead(inner, s.last(), decays.both), kept
+        write = start - self.lead
+        earlier, begun = earlier_in_chunk(k.size, v.size, write, chunk, state.begun)
+        kept = Kept(states, k, v, r, s, decays, earlier) if keep else None
+        return out, Ahead(inner, s.last(), decays.both, begun), kept
 
     def _spoiled(self, r: Operand, s: Sums) -> Flags:
         """Whether a query, times exp(c_t) where that is formed, is too large [G, T, K].
@@ -241,7 +252,7 @@ class MatrixProductSystem:
         total: int,
     ) -> tuple[Cotangents, Back]:
         """Cotangents of the tile, each with its operands' roundings."""
-        kept, k, v, r, s, decays = states
+        kept, k, v, r, s, decays, earlier = states
         bars, inner = self.inner.adjoint(lowered, kept, obar, carry.inner, start, total)
         do = operand(obar, self.rules)
         # From the end; G has passed a decay one place after its own step.
@@ -305,10 +316,11 @@ class MatrixProductSystem:
                 _products_floor(r, do, s, kept_s) + _products_floor(k, v, g, kept_g)
             )
             floors = gate_floor + _from_the_end(np.cumsum, here)
+            before = q_entry * _earlier_floor(earlier, g, kept_g)
             most = np.maximum(of_q, of_k)
             most = np.maximum(gate_times, _from_the_end(np.maximum.accumulate, most))
             lost = _from_the_end(np.logical_or.accumulate, lost_q | lost_k) | gate_lost
-            log_w = rounded(bars.log_w, most + 1, floors, lost[..., None])
+            log_w = rounded(bars.log_w, most + 1, floors + before, lost[..., None])
             found = replace(found, log_w=log_w)
             gate_times, gate_floor, gate_lost = most[:, :1], floors[:, :1], lost[:, :1]
         return found, Back(
@@ -357,6 +369,14 @@ def _products_floor(
     rest = sums.bound + sums.y[..., None] + 1.0
     floor: FloatArray = x.size[..., None] * (beside.size[:, :, None] * kept + rest)
     return floor
+
+
+def _earlier_floor(earlier: Earlier, sums: Sums, kept: FloatArray) -> FloatArray:
+    """Floor of keys times cotangents of keys of the earlier tokens of each chunk."""
+    rest = sums.bound + sums.y[..., None] + 1.0
+    each = earlier.values[:, :, None] * kept + rest
+    floor: FloatArray = earlier.keys[..., None] * each
+    return floor + earlier.number[:, None, None]
 
 
 def _from_the_end(add_up: Any, x: Any) -> Any:

@@ -50,6 +50,7 @@ class Rules:
     sum_u: float  # unit roundoff of sums of matrix products: 2 u where they truncate
     inverse: str  # substitution, block, neumann
     partial_products: bool  # whether products of decays must stay in range
+    in_products: bool = False  # whether chunks are matrix products, summed in any order
 
     @property
     def state_store(self) -> Store:
@@ -146,6 +147,15 @@ def _cast(name: str | None, scale: float, flush: bool) -> Store | None:
     )
 
 
+def of_matrix_products(rules: Rules) -> Rules:
+    """The rules of an op whose chunks are matrix products.
+
+    Those add up a chunk's terms in an order of their own, forward and back.
+    """
+    inner = replace(rules.structure, inner="sequential")
+    return replace(rules, structure=inner, in_products=True)
+
+
 def additions(structure: Structure, steps: int) -> int:
     """The largest number of additions on a term's path after `steps` steps.
 
@@ -172,17 +182,17 @@ def additions(structure: Structure, steps: int) -> int:
             return steps
 
 
-def additions_age(structure: Structure) -> bool:
+def additions_age(rules: Rules) -> bool:
     """Whether a term's additions come one with each step of its age.
 
     So they do in chunks that are scanned and carried one after another: a term that is
     n steps old has passed at most n additions inside chunks, in the pass for the totals
-    before its last edge and in the second pass after it.
+    before its last edge and in the second pass after it. In a matrix product the latest
+    term may be the first to be added, and the adjoint's is in the usual order.
     """
-    return structure.kind == "chunk" and "tree" not in (
-        structure.inner,
-        structure.carry,
-    )
+    structure = rules.structure
+    orders = structure.inner, structure.carry
+    return structure.kind == "chunk" and not rules.in_products and "tree" not in orders
 
 
 def ageless_additions(structure: Structure, steps: int) -> int:

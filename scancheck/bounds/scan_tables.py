@@ -49,7 +49,7 @@ def step_error(rules: Rules) -> float:
     match rules.comp:
         case "full":
             return 0.0
-        case "none" if additions_age(rules.structure):
+        case "none" if additions_age(rules):
             # (1 + u)(1 + sum_u) - 1, also where u is fp64's
             return rules.u + rules.sum_u * (1.0 + rules.u)
         case _:
@@ -78,7 +78,7 @@ def _longer_table(rules: Rules, total: int) -> FloatArray:
     table[:, scan.STEPS], table[:, scan.ADDS] = steps, adds
     if rules.comp == "none":
         fixed = adds
-        if additions_age(rules.structure):
+        if additions_age(rules):
             fixed = np.array(
                 [ageless_additions(rules.structure, t) for t in range(total + 1)],
                 dtype=np.float64,

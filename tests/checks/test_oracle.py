@@ -8,12 +8,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from scancheck.case import make_case
 from scancheck.checks import oracle
-from scancheck.checks.oracle import CaseReport, check_case
+from scancheck.checks.oracle import CaseReport, Request, check_case
 from scancheck.contract import parse_contract
 from scancheck.formats import format_named, round_array
 from scancheck.kernel import Kernel
 from scancheck.kernels.models.catalog import model
+from scancheck.kernels.models.chunk_catalog import chunk_model
 from scancheck.oracles.ladder import Truth
 from scancheck.recipes.build import build
 from scancheck.verdict import RED, Verdict
@@ -115,6 +117,24 @@ def test_exact_cases_keep_their_allowance_under_a_log_form(bench: Any) -> None:
     assert oracle.is_exact(plain, build(plain), parse_contract(""))
     assert not oracle.is_exact(plain, build(plain), parse_contract("log=diff"))
     assert not oracle.is_exact(bench.case(), build(bench.case()), parse_contract(""))
+
+
+def test_neumann_doublings_are_not_exact() -> None:
+    """One key of two, again and again: powers of L pass 2**24 where L^-1 is small."""
+    sizes = {"B": 1, "H": 1, "HV": 1, "K": 1, "V": 1, "T": 64}
+    case = make_case("delta_rule", sizes, recipe="orthogonal_keys_wrap", seed=1)
+    inputs = build(case)
+    assert oracle.is_exact(case, inputs, parse_contract("structure=chunk(64)"))
+    assert oracle.is_exact(
+        case, inputs, parse_contract("structure=chunk(64),inverse=block")
+    )
+    contract = parse_contract("structure=chunk(64),inverse=neumann")
+    assert not oracle.is_exact(case, inputs, contract)
+    for inverse in ("substitution", "block", "neumann"):
+        kernel = chunk_model("delta_rule", "plain", inverse=inverse)
+        assert kernel.contract is not None
+        report = check_case(kernel, case, Request(contract=kernel.contract))
+        assert report.verdict is Verdict.PASS
 
 
 def test_operands_of_eight_bits_are_not_exact(bench: Any) -> None:
