@@ -21,7 +21,8 @@ the operand itself was computed. States
 between chunks are added up in `compute`, so that a term's roundings never grow with the
 number of chunks. A decay may be two exponentials, of both ends of a block of its chunk:
 exp's e0 and the products once more. Operands as they are computed lose nothing but what
-underflows in another order than step by step: a score that meets a large value.
+underflows in another order than step by step: a score that meets a large value, and
+what a gate takes from the keys before it in its chunk (`earlier_keys`).
 
 What leaves the range leaves it for all that the same products make. An operand that is
 infinite spoils its own key's results in its whole chunk, before it too, where a masked
