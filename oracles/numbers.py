@@ -59,6 +59,13 @@ class ArrayNumber:
         """The number where it enters a matrix product: a kernel may round it there."""
         return self
 
+    def losing(self, count: Callable[[], Any]) -> Self:
+        """The number where other orders of its products may lose more below the range.
+
+        So many of the smallest results at most, counted for those who bound them.
+        """
+        return self
+
     def broadcast_to(self, shape: tuple[int, ...]) -> Self:
         """Axes of size 1 repeated."""
         return self.mapped(lambda part: np.broadcast_to(part, shape))

@@ -17,6 +17,7 @@ A kernel may also mix the terms of two sums that it adds, so a number knows of h
 terms it is a sum: n1 + n2 of them meet at most n1 + n2 - 1 additions each.
 """
 
+from collections.abc import Callable
 from typing import Any, Self
 
 import numpy as np
@@ -267,6 +268,16 @@ class ErrorNumber(ArrayNumber):
         """The same value in the format of the operands of matrix products."""
         cast = self.rules.operand_cast
         return self if cast is None else self.stored(cast)
+
+    @property
+    def size(self) -> FloatArray:
+        """Bound on what is computed."""
+        return self.magnitude + self.error
+
+    def losing(self, count: Callable[[], FloatArray]) -> Self:
+        """The same value, whose products may underflow in another order: eta each."""
+        value, m, error, peak = self.components
+        return self.like(value, m, error + self.rules.eta * count(), peak)
 
     def stored(self, store: Store) -> Self:
         """The same value after one rounding into another format."""

@@ -151,17 +151,29 @@ class MatrixProductSystem:
         decays = Decays(*decays_of(lowered), log, start - self.lead, chunk, limit)
         s = sums_after(state.sums, k, v, decays, self.store.largest)
         lost = (s.lost | self._spoiled(r, s)).any(2, keepdims=True)
+        write = start - self.lead
+        earlier, begun = earlier_in_chunk(k.size, v.size, write, chunk, state.begun)
+        steps = min(chunk, total)
+        floor = s.read(r.size) + self._in_scores(r, s.z, steps)
         out = self._rounded(
             o,
             s.times(both=decays.both) + 1 + r.times(s.decayed),
             s.decayed,
-            s.reach[..., None] * s.read(r.size),
+            s.reach[..., None] * floor,
             lost | self._leaves(r, s.largest_y, s),
         )
-        write = start - self.lead
-        earlier, begun = earlier_in_chunk(k.size, v.size, write, chunk, state.begun)
         kept = Kept(states, k, v, r, s, decays, earlier) if keep else None
         return out, Ahead(inner, s.last(), decays.both, begun), kept
+
+    def _in_scores(self, x: Operand, met: FloatArray, steps: int) -> FloatArray:
+        """Floor of products in a chunk of so many tokens, in units of the operands'.
+
+        A score adds up as many products as x has entries, and may be decayed; each of
+        them meets the other operand, whose sizes add up to `met` [G, T, N], and the
+        product of both is one more. All are of `compute`, and have its eta.
+        """
+        ratio = self.rules.eta / self.store.eta if self.store.eta > 0.0 else 0.0
+        return np.asarray(ratio * ((x.size.shape[2] + 1.0) * met + steps))
 
     def _spoiled(self, r: Operand, s: Sums) -> Flags:
         """Whether a query, times exp(c_t) where that is formed, is too large [G, T, K].
@@ -266,6 +278,10 @@ class MatrixProductSystem:
         decayed = s.decayed | g.decayed
         into_s, into_g = s.times(both=both), g.times(both=both) + 1
         near = s.own.max(2) if decays.on_values else 1.0
+        steps = min(decays.chunk, total)
+        scores_q, scores_k = (
+            self._in_scores(x, met, steps) for x, met in ((do, s.y), (v, g.y))
+        )
         # What is written at a step is of the token before where reads lead.
         write = start - self.lead
         beside_q, keys = _in_chunks(s.spoiled, write, start, decays.chunk, carry.keys)
@@ -294,17 +310,22 @@ class MatrixProductSystem:
         found = replace(
             bars,
             w=rounded(bars.w, into_s + into_g + 2, q_entry**2 * of_w, lost_w),
-            v=rounded(bars.v, of_v + v.computed, q * g.read(k.size), lost_v),
+            v=rounded(
+                bars.v,
+                of_v + v.computed,
+                q * (g.read(k.size) + self._in_scores(k, g.z, steps)),
+                lost_v,
+            ),
             k=rounded(
                 bars.k,
                 of_k + k.computed,
-                (q * g.read_across(v.size))[..., None],
+                (q * (g.read_across(v.size) + scores_k))[..., None],
                 lost_k[..., None],
             ),
             r=rounded(
                 bars.r,
                 of_q + r.computed,
-                (q * s.read_across(do.size))[..., None],
+                (q * (s.read_across(do.size) + scores_q))[..., None],
                 lost_q[..., None],
             ),
         )
@@ -314,7 +335,8 @@ class MatrixProductSystem:
             if carry.ahead is None:
                 gate_floor = carry.sums.bound * kept_s[:, -1:]
             here = q_entry * (
-                _products_floor(r, do, s, kept_s) + _products_floor(k, v, g, kept_g)
+                _products_floor(r, do, s, kept_s, scores_q)
+                + _products_floor(k, v, g, kept_g, scores_k)
             )
             floors = gate_floor + _from_the_end(np.cumsum, here)
             before = q_entry * _earlier_floor(earlier, g, kept_g)
@@ -364,10 +386,14 @@ def _in_chunks(
 
 
 def _products_floor(
-    x: Operand, beside: Operand, sums: Sums, kept: FloatArray
+    x: Operand, beside: Operand, sums: Sums, kept: FloatArray, scores: FloatArray
 ) -> FloatArray:
-    """Floor of x [K] times what it reads from the sum with `beside` [L], entrywise."""
+    """Floor of x [K] times what it reads from the sum with `beside` [L], entrywise.
+
+    `scores` [G, T, K] is that of scores, added up over lanes.
+    """
     rest = sums.bound + sums.y[..., None] + 1.0
+    rest = rest + (scores / beside.size.shape[2])[..., None]
     floor: FloatArray = x.size[..., None] * (beside.size[:, :, None] * kept + rest)
     return floor
 

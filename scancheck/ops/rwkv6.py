@@ -7,7 +7,9 @@ Source: Peng et al., "Eagle and Finch" (2024), with the scale of flash-linear-at
 r, k, w: [B, T, H, K], w the natural log of the decay; v [B, T, H, V]; u [H, K];
 initial_state [B, H, K, V]; outputs o [B, T, H, V] and final_state [B, H, K, V].
 
-The bonus is (sum over K of K^-1/2 r u k) v: it is added to what is read.
+The bonus is (sum over K of K^-1/2 r u k) v: it is added to what is read. A kernel may
+add diag(u) k v^T to the state instead, as the first line has it, and so may its
+backward: then products of every key and lane may underflow, which `losing` counts.
 """
 
 from typing import Any
@@ -68,7 +70,17 @@ def epilogue(tile: Tensors, o: Any) -> Any:
     """o + (sum over K of K^-1/2 r u k) v, [B, T, H, V]."""
     read, kept = _read_and_kept(tile)
     bonus = (read * kept).sum(3)[:, :, :, None].as_operand()
-    return per_lane_back(o, tile["v"].shape[2]) + bonus * tile["v"]
+    whole = per_lane_back(o, tile["v"].shape[2]) + bonus * tile["v"]
+    return whole.losing(lambda: _terms(tile["u"], read, 3))
+
+
+def _terms(u: Any, other: Any, axis: int) -> Any:
+    """Products below the normal range in a sum of u x y times `other`, over an axis.
+
+    x y, u x y and their product with it: eta |u| |other|, eta |other| and eta each.
+    """
+    lost = other.size * (u.size[None, None] + 1.0) + 1.0
+    return lost.sum(axis, keepdims=True)
 
 
 def epilogue_pullback(tile: Tensors, o: Any, ybar: Any) -> tuple[Any, dict[str, Any]]:
@@ -76,12 +88,22 @@ def epilogue_pullback(tile: Tensors, o: Any, ybar: Any) -> tuple[Any, dict[str, 
     read, kept = _read_and_kept(tile)
     bonus = (read * kept).sum(3)[:, :, :, None].as_operand()
     cbar = (ybar * tile["v"]).sum(3)[:, :, :, None].as_operand()
-    read_bar = cbar * read
+    read_bar, lanes = cbar * read, ybar.shape[3]
+
+    def by_lane(other: Any) -> Any:
+        whole = other.size.sum(3, keepdims=True)
+        return whole * (tile["u"].size[None, None] + 1.0) + lanes
+
+    def of_u() -> Any:
+        k, v = (tile[name].size for name in ("k", "v"))
+        whole = read.size * ybar.size.sum(3, keepdims=True)
+        return (whole + k * v.sum(3, keepdims=True) + lanes).sum((0, 1))
+
     gradients = {
-        "r": cbar * kept * tile["scale"],
-        "u": (read_bar * tile["k"]).sum((0, 1)),
-        "k": read_bar * tile["u"][None, None],
-        "v": bonus * ybar,
+        "r": (cbar * kept * tile["scale"]).losing(lambda: by_lane(ybar) + 1.0),
+        "u": (read_bar * tile["k"]).sum((0, 1)).losing(of_u),
+        "k": (read_bar * tile["u"][None, None]).losing(lambda: by_lane(tile["v"])),
+        "v": (bonus * ybar).losing(lambda: _terms(tile["u"], tile["k"], 3)),
     }
     return per_lane(ybar), gradients
 

@@ -122,6 +122,10 @@ class Traced:
         """The number where it enters a matrix product, whose cotangent does too."""
         return Traced(self.value.as_operand(), (self, lambda bar: bar.as_operand()))
 
+    def losing(self, count: Callable[[], Any]) -> "Traced":
+        """The number where other orders of its products may lose more."""
+        return Traced(self.value.losing(count), (self, lambda bar: bar))
+
     def transpose(self, *axes: int) -> "Traced":
         """The axes permuted."""
         back = [int(i) for i in np.argsort(axes)]

@@ -12,6 +12,7 @@ from scancheck.bounds.budget import budget_for
 from scancheck.bounds.earlier_keys import Earlier, earlier_in_chunk, nothing_begun
 from scancheck.contract import Contract, Structure
 from scancheck.kernel import Kernel
+from scancheck.kernels.models.catalog import model
 from scancheck.kernels.models.chunk_catalog import chunk_model
 from scancheck.ops import OPS
 from scancheck.oracles.ladder import certify
@@ -73,6 +74,47 @@ def test_terms_of_a_gate_underflow_one_by_one(block: int | None) -> None:
     bars = {"final_state": np.full((1, 1, 1, 1), 2.0**-20)}
     kernel = chunk_model("rwkv6", "log_diff", block=block)
     assert 0.2 < ratio_of(kernel, tensors, bars, "w") <= 1.0
+
+
+SHORT, SMALL = 2.0**-20, 3 * 2.0**-130  # their product is rounded by a third
+
+
+@pytest.mark.parametrize("variant", ["plain", "log_diff"])
+@pytest.mark.parametrize("gradient", ["q", "k", "v"])
+def test_scores_underflow_beside_each_token(variant: str, gradient: str) -> None:
+    """A score of a normal size times what is below the range, for every token."""
+    shape = 1, STEPS, 1, 1
+    of_score, met = {
+        "q": (("v",), "k"),
+        "k": (("v",), "q"),
+        "v": (("q",), "bar"),
+    }[gradient]
+    given = {name: np.ones(shape) for name in ("q", "k", "v", "bar")}
+    for name in of_score:
+        given[name] = np.full(shape, SHORT)
+    given[met] = np.full(shape, SMALL)
+    bar = given.pop("bar")
+    tensors = given | {"g": np.zeros(shape[:3])}
+    kernel = chunk_model("simple_gla", variant)
+    assert 0.04 < ratio_of(kernel, tensors, {"o": bar}, gradient) <= 1.0
+
+
+@pytest.mark.parametrize("gradient", ["r", "k", "v", "u"])
+def test_a_bonus_underflows_in_every_lane(gradient: str) -> None:
+    """Where diag(u) k v^T is added to the state, each of its entries is rounded."""
+    width = 32
+    shape = {"r": (1, 1, 1, 1), "k": (1, 1, 1, 1), "v": (1, 1, 1, width), "u": (1, 1)}
+    if gradient == "v":
+        shape |= {"r": (1, 1, 1, width), "k": (1, 1, 1, width), "v": (1, 1, 1, 1)}
+        shape["u"] = (1, width)
+    given = {name: np.ones(size) for name, size in shape.items()}
+    given["w"], bar = np.zeros(shape["r"]), np.ones(shape["v"])
+    small = "k" if gradient == "v" else "v"
+    given[small] = np.full(shape[small], SMALL)
+    short = "r" if gradient == "u" else "u"
+    given[short] = np.full(shape[short], SHORT)
+    kernel = model("rwkv6", "sequential", "plain")
+    assert 0.1 < ratio_of(kernel, given, {"o": bar}, gradient) <= 1.0
 
 
 def test_scans_in_chunks_are_added_up_as_they_age() -> None:
