@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from scancheck.campaign import run
 from scancheck.campaign.finding_file import read_finding, write_finding
 from scancheck.errors import CaseInvalid, KernelUnavailable
 from scancheck.fuzz_commands import duration
@@ -297,3 +298,24 @@ def test_a_folder_of_findings_is_one_line_of_a_suite(
     )
     run = pytester.runpytest_subprocess("-p", "no:cacheprovider")
     run.assert_outcomes(passed=kept, failed=kept)
+
+
+def test_a_long_case_does_not_hold_up_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is still being judged long after the time is over is left."""
+    monkeypatch.setattr(run, "LATE_S", 0.5)
+    slow = tmp_path / "slow.py"
+    slow.write_text(
+        "import time\n\ndef scan(a, b):\n    time.sleep(600)\n    return b\n"
+    )
+    started = time.monotonic()
+    result = fuzz(
+        f"{slow}:scan",
+        op="linear_scan",
+        seconds=1.0,
+        case_limit_s=0.5,
+        output=tmp_path / "findings",
+    )
+    assert time.monotonic() - started < 300.0
+    assert (result.exit_code, sum(result.record.counts.values())) == (3, 0)

@@ -25,6 +25,7 @@ from scancheck.verdict import RED, Verdict
 MOST_WORKERS = 8
 WAIT_S = 0.2  # between looks at the clock
 HARNESS_FAILURES = 20  # after so many the campaign gives up
+LATE_S = 60.0  # for what is being judged or shrunk when the time is over
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,8 +120,13 @@ def run_campaign(
         while any(thread.is_alive() for thread in threads):
             for thread in threads:
                 thread.join(WAIT_S)
-            if plan.seconds is not None and campaign.progress.seconds > plan.seconds:
-                campaign.over.set()
+            if plan.seconds is not None:
+                late = campaign.progress.seconds - plan.seconds
+                if late > 0.0:
+                    campaign.over.set()
+                # A case of many tokens may take minutes: it is then not judged.
+                if late > max(LATE_S, plan.case_limit_s):
+                    campaign.stop.set()
             if on_progress is not None:
                 on_progress(campaign.progress)
     except KeyboardInterrupt:

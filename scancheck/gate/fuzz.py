@@ -47,6 +47,7 @@ def fuzz(
 ) -> Result:
     """Draws cases of a kernel until `cases` are judged or `seconds` are over.
 
+    What is being judged then has another minute, or `case_limit_s` where that is more.
     The kernel runs in processes of its own and is loaded there again by its name, so a
     `Kernel` must be one that can be pickled. Each cause found is shrunk and saved as a
     file in the folder `output`, and the run's record as run.json. The same arguments
