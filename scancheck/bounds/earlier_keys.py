@@ -2,9 +2,9 @@
 
 The cotangent of a log gate at t takes what the chunk hands on, the state at its end
 times that state's cotangent. A chunk has it as one sum over all its tokens, the ones
-before t included: their keys times the cotangents of their keys (Yang et al. 2023,
-section 4.4). In exact arithmetic these are part of that product, but below the normal
-range each of them is rounded by itself.
+before t included: their keys times the cotangents of their keys (numerics 2.9). In
+exact arithmetic these are part of that product, but below the normal range each of them
+is rounded by itself.
 """
 
 from itertools import pairwise

@@ -152,8 +152,9 @@ def of_matrix_products(rules: Rules) -> Rules:
 
     Those add up a chunk's terms in an order of their own, forward and back.
     """
-    inner = replace(rules.structure, inner="sequential")
-    return replace(rules, structure=inner, in_products=True)
+    # However a contract's chunks are scanned: a chain has the most additions.
+    chain = replace(rules.structure, inner="sequential")
+    return replace(rules, structure=chain, in_products=True)
 
 
 def additions(structure: Structure, steps: int) -> int:

@@ -71,16 +71,16 @@ def epilogue(tile: Tensors, o: Any) -> Any:
     read, kept = _read_and_kept(tile)
     bonus = (read * kept).sum(3)[:, :, :, None].as_operand()
     whole = per_lane_back(o, tile["v"].shape[2]) + bonus * tile["v"]
-    return whole.losing(lambda: _terms(tile["u"], read, 3))
+    return whole.losing(lambda: _terms(tile["u"], read))
 
 
-def _terms(u: Any, other: Any, axis: int) -> Any:
-    """Products below the normal range in a sum of u x y times `other`, over an axis.
+def _terms(u: Any, other: Any) -> Any:
+    """Products below the normal range in a sum over K of u x y times `other`.
 
     x y, u x y and their product with it: eta |u| |other|, eta |other| and eta each.
     """
     lost = other.size * (u.size[None, None] + 1.0) + 1.0
-    return lost.sum(axis, keepdims=True)
+    return lost.sum(3, keepdims=True)
 
 
 def epilogue_pullback(tile: Tensors, o: Any, ybar: Any) -> tuple[Any, dict[str, Any]]:
@@ -90,6 +90,7 @@ def epilogue_pullback(tile: Tensors, o: Any, ybar: Any) -> tuple[Any, dict[str, 
     cbar = (ybar * tile["v"]).sum(3)[:, :, :, None].as_operand()
     read_bar, lanes = cbar * read, ybar.shape[3]
 
+    # As `_terms`, in sums over lanes: of each, and for u over all tokens.
     def by_lane(other: Any) -> Any:
         whole = other.size.sum(3, keepdims=True)
         return whole * (tile["u"].size[None, None] + 1.0) + lanes
@@ -103,7 +104,7 @@ def epilogue_pullback(tile: Tensors, o: Any, ybar: Any) -> tuple[Any, dict[str, 
         "r": (cbar * kept * tile["scale"]).losing(lambda: by_lane(ybar) + 1.0),
         "u": (read_bar * tile["k"]).sum((0, 1)).losing(of_u),
         "k": (read_bar * tile["u"][None, None]).losing(lambda: by_lane(tile["v"])),
-        "v": (bonus * ybar).losing(lambda: _terms(tile["u"], tile["k"], 3)),
+        "v": (bonus * ybar).losing(lambda: _terms(tile["u"], tile["k"])),
     }
     return per_lane(ybar), gradients
 
